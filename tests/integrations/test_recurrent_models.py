@@ -15,6 +15,8 @@ from test_huggingface import alone, assert_session_is_exact
 from torch import Tensor
 
 transformers = pytest.importorskip("transformers", minversion="5.0")
+# Releases before keep one state a layer, or a model's own cache; that they refuse is tested below.
+pytest.importorskip("transformers", minversion="5.14")
 
 from rdk_cuda.decoding import Proposal, Proposer, SpeculativeDecoder, Step  # noqa: E402
 from rdk_cuda.integrations.huggingface import (  # noqa: E402
@@ -77,7 +79,8 @@ def test_ragged_feeding_and_rollback_equal_fresh_forwards(name: str) -> None:
     model = recurrent(name)
     wrapped = HuggingFaceModel(model)
     assert wrapped._recurrent is not None
-    assert wrapped._recurrent.stepwise == (name in STEPWISE)
+    if transformers.__version__ >= "5.24":  # others ignored states before
+        assert wrapped._recurrent.stepwise == (name in STEPWISE)
     assert_session_is_exact(model, wrapped, seed=1)
 
 

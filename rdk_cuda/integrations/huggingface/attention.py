@@ -38,9 +38,7 @@ class Layers(NamedTuple):
 
 def layers_of(model: Any) -> Layers:
     """From the model's configuration."""
-    from transformers import DynamicCache
-
-    layers = DynamicCache(config=model.config).layers
+    layers = _in_cache(model)
     kinds = {type(layer).__name__ for layer in layers}
     text = model.config.get_text_config(decoder=True)
     types = set(getattr(text, "layer_types", None) or ())
@@ -75,11 +73,19 @@ def layers_of(model: Any) -> Layers:
     return Layers(sliding, different[0] if different else None, tuple(recurrent))
 
 
-def has_attention(config: Any) -> bool:
+def has_attention(model: Any) -> bool:
     """Whether any layer of a model has keys and values, so that its tokens need positions."""
+    return any(hasattr(layer, "keys") for layer in _in_cache(model))
+
+
+def _in_cache(model: Any) -> list[Any]:
     from transformers import DynamicCache
 
-    return any(hasattr(layer, "keys") for layer in DynamicCache(config=config).layers)
+    try:
+        layers: list[Any] = DynamicCache(config=model.config).layers
+    except KeyError as error:
+        raise not_served(model, f"has no cache for its layers of type {error}") from error
+    return layers
 
 
 def is_seen(queries: Tensor, keys: Tensor, window: int) -> Tensor:

@@ -93,30 +93,27 @@ class Pass:
         layer = self.mixers[mixer]
         if not (self.final and self.is_whole):
             self._given.setdefault(layer, []).append((mixer, given))
-        before, paths = self.before[layer], self.paths
-        steps = self.width if self.stepwise and before else 1
+        before, paths, count, width = self.before[layer], self.paths, len(self.counts), self.width
+        cache = _MixerCache(_cache_in(given, PassCache).layers)
+        if paths is not None:
+            count, width = paths.columns.shape
+            given = self._taken(given, paths.rows, paths.columns)
+            cache = _cache_of(cache.layers[layer], layer, rows_of(before, paths.rows))
+        steps = width if self.stepwise and before else 1
         if paths is None and steps == 1:
             return None
-        cache = _MixerCache(_cache_in(given, PassCache).layers)
-        if paths is None:
-            width, rows = self.width, torch.arange(len(self.counts))
-        else:
-            width, rows = paths.columns.shape[1], paths.rows
-            given = self._taken(given, rows, paths.columns)
-            cache = _cache_of(cache.layers[layer], layer, rows_of(before, rows))
-        steps = width if self.stepwise and before else 1
 
-        def finish(output: Any) -> Any:
+        def finish(first: Any) -> Any:
             cache.finish = None
-            parts = [output]
+            parts = [first]
             for step in range(1, steps):
-                args, kwargs = _with_cache(_column(given, len(rows), width, step), cache)
+                args, kwargs = _with_cache(_column(given, count, width, step), cache)
                 parts.append(mixer(*args, **kwargs))
             output = _joined(parts)
             return output if paths is None else _gathered(output, paths.found)
 
         cache.finish = finish
-        return _with_cache(_column(given, len(rows), width, 0) if steps > 1 else given, cache)
+        return _with_cache(given if steps == 1 else _column(given, count, width, 0), cache)
 
     def replay(self, rows: Tensor, columns: Tensor) -> dict[int, States]:
         """The states after `columns [n, D]` of the sequences `rows [n]`, each in this order."""
@@ -131,7 +128,8 @@ class Pass:
         For one mixer of each kind, in a pass of one sequence from its beginning. Recurrent states
         before the last tokens are made larger, since they are soon forgotten by some models.
         """
-        row, columns = torch.zeros(1, dtype=torch.int64), torch.arange(self.width)[None]
+        row = torch.zeros(1, dtype=torch.int64, device="cpu")
+        columns = torch.arange(self.width, device="cpu")[None]
         kinds = {type(calls[0][0]): layer for layer, calls in self._given.items()}
         errors = [0.0]
         for layer in kinds.values():

@@ -380,7 +380,7 @@ def _refuse_unsupported(model: Any) -> None:
     if config.is_encoder_decoder:
         raise not_served(model, "is an encoder-decoder; needs a causal model")
     needed = {cache_argument(model), "logits_to_keep"}
-    if has_attention(config):
+    if has_attention(model):
         needed.add("position_ids")
     missing = sorted(needed - set(inspect.signature(model.forward).parameters))
     reason = f"does not take {' and '.join(missing)}" if missing else None

@@ -8,6 +8,7 @@ compared, too, also those of single mixers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,10 +46,10 @@ def choose_reading(fed: CausalModel, cache: RecurrentCache, model: Any) -> None:
     fed.feed([ids], [len(ids)])
     expected = [plain, *(state[0] for state in cache.states())]
     allowed = _ALLOWED if cache.dtype in (torch.float32, torch.float64) else _ALLOWED_IN_HALF
-    at_once = cache.newest.error_behind_states() <= _ALLOWED_BY_MIXERS
+    at_once = _tried(cache.newest.error_behind_states) <= _ALLOWED_BY_MIXERS
     errors = {}
     for cache.stepwise in (False, True) if at_once else (True,):
-        error = max(_error(found, expected) for found in _in_passes(fed, cache, ids))
+        error = _tried(lambda: max(_error(each, expected) for each in _in_passes(fed, cache, ids)))
         if error > allowed:
             noise = _error(_one_by_one(fed, cache, ids), expected)
             allowed = max(allowed, min(10 * allowed, 4 * noise))
@@ -63,6 +64,16 @@ def choose_reading(fed: CausalModel, cache: RecurrentCache, model: Any) -> None:
         "or return_hidden is used, its logits are not just its LM head applied to its last hidden "
         "state"
     )
+
+
+def _tried(measured: Callable[[], float]) -> float:
+    """The error, infinite where the model itself fails, as some do behind a state."""
+    try:
+        return measured()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # whatever it raises
+        return float("inf")
 
 
 def _in_passes(fed: CausalModel, cache: RecurrentCache, ids: list[int]) -> list[list[Tensor]]:

@@ -205,12 +205,16 @@ class SlotCache:
             self._alive = self._alive.gather(1, order)
             self._places = self._places.gather(1, order)
             order = order.to(self.device)
-            for layer in self._with_keys:
+            for layer in self._filled():
                 layer.close_gaps(order)
         elif width < self._alive.shape[1]:
             self._alive, self._places = self._alive[:, :width], self._places[:, :width]
-            for layer in self._with_keys:
+            for layer in self._filled():
                 layer.keep(width)
+
+    def _filled(self) -> list[Any]:
+        """The layers with keys; a model may leave some of those alone that it declares."""
+        return [layer for layer in self._with_keys if layer.is_initialized]
 
 
 def lay_out(
