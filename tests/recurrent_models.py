@@ -114,14 +114,14 @@ FEW = ("qwen3_5_text", "nemotron_h", "falcon_h1", "jamba", "lfm3")
 EACH = [pytest.param(name, marks=[] if name in FEW else pytest.mark.ci) for name in TYPES]
 
 
-def recurrent(name: str, seed: int = 0, **changes: Any) -> Any:
+def recurrent(name: str, seed: int = 0, kind: str = "AutoModelForCausalLM", **changes: Any) -> Any:
     """Of this model type, its weights large enough to matter; skipped where a release lacks it."""
     if name not in transformers.CONFIG_MAPPING:
         pytest.skip(f"Transformers {transformers.__version__} has no {name}")
-    arguments = SMALL | TYPES.get(name, {}) | changes
+    arguments = changes if "text_config" in changes else SMALL | TYPES.get(name, {}) | changes
     config = transformers.AutoConfig.for_model(name, **arguments)
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = getattr(transformers, kind).from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for key, weight in model.named_parameters():
             # Larger ones there would make states forget at once.

@@ -141,7 +141,9 @@ def refuse_unsupported(
                     "remember rejected drafts; leave out the option that asks for it"
                 )
     for argument, value in model_arguments.items():
-        if value is not None and argument not in _MODEL_ARGUMENTS:
+        # Of a model that also reads images, the library passes what encoders made of none.
+        is_empty = value is None or (argument == "mm_encoder_outputs" and not value)
+        if not is_empty and argument not in _MODEL_ARGUMENTS:
             raise ValueError(
                 f"Generate: {argument} was given for the model's forward; needs input_ids and "
                 "attention_mask alone"
@@ -183,7 +185,8 @@ def prompts_of(input_ids: Tensor, model_arguments: Mapping[str, Any]) -> list[li
     if positions is not None:
         expected = (mask.cumsum(1) - 1).where(mask > 0, 0)
         given = positions.to(mask.device).where(mask > 0, 0)
-        if given.shape[1:] != mask.shape[1:] or bool((given != expected).any()):
+        # Or [n, B, W], also of times, heights and widths: all are alike without images.
+        if given.shape[-1:] != mask.shape[1:] or bool((given != expected).any()):
             raise ValueError(
                 "Generate: position_ids do not count the tokens of each row from 0; leave them out"
             )
