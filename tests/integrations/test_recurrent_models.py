@@ -22,6 +22,7 @@ from rdk_cuda.decoding import Proposal, Proposer, SpeculativeDecoder, Step  # no
 from rdk_cuda.integrations.huggingface import (  # noqa: E402
     Generate,
     HuggingFaceModel,
+    gated_mixers,
     recurrent_check,
 )
 from rdk_cuda.integrations.huggingface import model as huggingface  # noqa: E402
@@ -81,6 +82,7 @@ def test_ragged_feeding_and_rollback_equal_fresh_forwards(name: str) -> None:
     assert wrapped._recurrent is not None
     if transformers.__version__ >= "5.24":  # others ignored states before
         assert wrapped._recurrent.stepwise == (name in STEPWISE)
+        assert wrapped._recurrent.gated == (name not in STEPWISE)
     assert_session_is_exact(model, wrapped, seed=1)
 
 
@@ -131,8 +133,8 @@ def not_rolled_back(patched: pytest.MonkeyPatch) -> None:
 def window_off_by_one(patched: pytest.MonkeyPatch) -> None:
     replay = Pass.replay
 
-    def shifted(one: Pass, rows: Tensor, columns: Tensor) -> Any:
-        layers = replay(one, rows, columns)
+    def shifted(one: Pass, *kept: Tensor) -> Any:
+        layers = replay(one, *kept)
         for states in layers.values():
             states["conv_states", 0] = states["conv_states", 0].roll(1, -1)
         return layers
@@ -159,6 +161,20 @@ def test_control_states_that_are_wrong_are_caught(
     monkeypatch.setattr(recurrent_check, "choose_reading", lambda *_: None)
     decoder = SpeculativeDecoder(HuggingFaceModel(model), proposer=mostly_right(name))
     assert decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0).tokens != expected
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_text", "nemotron_h"])
+def test_kernels_in_which_rejected_tokens_leave_a_trace_are_not_used(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sequences that keep equally many tokens are read again together instead, and exactly."""
+    monkeypatch.setattr(gated_mixers, "_zeroed", lambda values, kept: values)
+    model = recurrent(name)
+    wrapped = HuggingFaceModel(model)
+    assert wrapped._recurrent is not None
+    assert not wrapped._recurrent.gated
+    assert not wrapped._recurrent.stepwise
+    assert_session_is_exact(model, wrapped, seed=3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import LinearAttentionLayer
 
+from .gated_mixers import gated_forward
 from .library import cache_argument, not_served
 
 States = dict[tuple[str, int], Tensor]
@@ -41,6 +42,20 @@ class Paths(NamedTuple):
     rows: Tensor
     columns: Tensor
     found: Tensor
+
+
+class StateLayer(LinearAttentionLayer):  # type: ignore[misc]
+    """Recurrent states, and what convolutions read in a pass: their state, then its columns."""
+
+    def __init__(self, number_of_states: int) -> None:
+        super().__init__(number_of_states)
+        self.read: dict[int, Tensor] = {}
+
+    def update_conv_state(self, states: Tensor, state_idx: int = 0, **kwargs: Any) -> Tensor:
+        """As the library's."""
+        read: Tensor = super().update_conv_state(states, state_idx, **kwargs)
+        self.read[state_idx] = read
+        return read
 
 
 class PassCache(DynamicCache):  # type: ignore[misc]
@@ -68,6 +83,7 @@ class Pass:
         before: of each recurrent layer.
         mixers: the modules, with the number of their layer.
         stepwise: mixers take one token at a time, where there is a state before.
+        gated: mixers may be run over more tokens than are kept (`gated_mixers.py`).
         final: none of its tokens will be taken back.
         paths: if they are trees.
     """
@@ -80,12 +96,14 @@ class Pass:
         mixers: Mapping[Any, int],
         *,
         stepwise: bool = False,
+        gated: bool = False,
         final: bool = False,
         paths: Paths | None = None,
     ) -> None:
         self.counts, self.width, self.before, self.mixers = counts, width, before, mixers
-        self.stepwise, self.final, self.paths = stepwise, final, paths
+        self.stepwise, self.gated, self.final, self.paths = stepwise, gated, final, paths
         self.is_whole = paths is None and all(count == width for count in counts)
+        self.read: dict[int, dict[int, Tensor]] = {layer: {} for layer in before}
         self._given: dict[int, list[tuple[Any, Arguments]]] = {}
 
     def enter(self, mixer: Any, given: Arguments) -> Arguments | None:
@@ -115,12 +133,51 @@ class Pass:
         cache.finish = finish
         return _with_cache(given if steps == 1 else _column(given, count, width, 0), cache)
 
-    def replay(self, rows: Tensor, columns: Tensor) -> dict[int, States]:
-        """The states after `columns [n, D]` of the sequences `rows [n]`, each in this order."""
-        return {
-            layer: self._read(layer, rows_of(self.before[layer], rows), rows, columns)
-            for layer in self._given
-        }
+    def replay(self, rows: Tensor, columns: Tensor, counts: Tensor) -> dict[int, States]:
+        """The states after the first `counts [n]` of `columns [n, D]` of sequences `rows [n]`."""
+        found: dict[int, States] = {}
+        for layer in self._given:
+            before = rows_of(self.before[layer], rows)
+            at_once = None
+            if self.gated and before and columns.shape[1] > 1:
+                at_once = self._read_gated(layer, before, rows, columns, counts)
+            found[layer] = at_once or {}
+            for count in [] if at_once else counts.unique().tolist():
+                own = (counts == count).nonzero()[:, 0]
+                part = rows_of(before, own)
+                part = self._read(layer, part, rows[own], columns[own, :count])
+                for key, state in part.items():
+                    if key not in found[layer]:
+                        found[layer][key] = state.new_zeros(len(rows), *state.shape[1:])
+                    found[layer][key][own.to(state.device)] = state
+        return found
+
+    def _read_gated(
+        self, layer: int, states: States, rows: Tensor, columns: Tensor, counts: Tensor
+    ) -> States | None:
+        """The same for one layer, of all sequences at once; None if its mixers cannot."""
+        width = columns.shape[1]
+        sizes = {number: own.shape[-1] for (name, number), own in states.items() if "conv" in name}
+        read = {number: own[rows.to(own.device)] for number, own in self.read[layer].items()}
+        if len(sizes) < len(states) or not read:
+            kept = torch.arange(width, device="cpu") < counts[:, None]
+            calls = self._given[layer]
+            cache = _cache_of(_cache_in(calls[0][1], PassCache).layers[layer], layer, states)
+            for mixer, given in calls:
+                if (forward := gated_forward(mixer, kept)) is None:
+                    return None
+                args, kwargs = _with_cache(self._taken(given, rows, columns), cache)
+                forward(mixer, *args, **kwargs)
+            own = cache.layers[layer]
+            states, read = states_of(own), own.read if len(sizes) < len(states) else read
+        for number, size in sizes.items():
+            window = read.get(number)
+            if window is None or window.shape[-1] not in (size + width, size + self.width):
+                return None
+            at = counts[:, None, None] + torch.arange(size, device="cpu")
+            at = at.expand(-1, window.shape[1], -1).to(window.device)
+            states["conv_states", number] = window.gather(2, at)
+        return states
 
     def error_behind_states(self) -> float:
         """How far states are off where mixers read the last tokens at once, and not one by one.
@@ -300,7 +357,7 @@ def _with_cache(given: Arguments, cache: Any) -> Arguments:
 
 def _cache_of(layer: Any, number: int, states: States) -> _MixerCache:
     """A cache that has nothing but these states of one layer."""
-    own = LinearAttentionLayer(layer.number_of_states)
+    own = StateLayer(layer.number_of_states)
     set_states(own, states)
     return _MixerCache([own] * (number + 1))
 

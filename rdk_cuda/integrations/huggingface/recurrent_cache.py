@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import LinearAttentionLayer
 
 from rdk_cuda.decoding.trees import branch
 
 from .attention import Layers
-from .mixers import Pass, PassCache, Paths, States, rows_of, set_states, states_of
+from .mixers import Pass, PassCache, Paths, StateLayer, States, rows_of, set_states, states_of
 from .slot_cache import SlotCache
 from .slot_layer import SlotLayer
 
@@ -27,14 +26,14 @@ End = tuple[int, int]
 """Where a sequence ends: in the pass of this number, behind so many of its columns."""
 
 
-class StateSlotLayer(LinearAttentionLayer, SlotLayer):  # type: ignore[misc]
+class StateSlotLayer(StateLayer, SlotLayer):  # type: ignore[misc]
     """A layer with recurrent states beside keys and values in slots."""
 
     is_compileable = False
 
     def __init__(self, number_of_states: int, capacity: int) -> None:
         SlotLayer.__init__(self, capacity)
-        LinearAttentionLayer.__init__(self, number_of_states)
+        StateLayer.__init__(self, number_of_states)
 
 
 class RecurrentCache(SlotCache):
@@ -44,6 +43,7 @@ class RecurrentCache(SlotCache):
         mixers: of the model, from `find_mixers`.
         stepwise: mixers read one token at a time behind a state, for those that do not go on from
             it otherwise.
+        gated: mixers read again what all sequences keep at once, where their kernels allow it.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class RecurrentCache(SlotCache):
         device: torch.device,
         mixers: Mapping[Any, int],
     ) -> None:
-        self.mixers, self.stepwise, self._at = mixers, False, layers.recurrent
+        self.mixers, self._at = mixers, layers.recurrent
+        self.stepwise, self.gated = False, True
         super().__init__(config, layers, dtype, device)
 
     def reset(self, batch_size: int, slots: int = 0) -> None:
@@ -77,9 +78,11 @@ class RecurrentCache(SlotCache):
         everyone = torch.arange(len(real), device="cpu")
         before = {at: rows_of(self._states(at), everyone) for at in self._at}
         paths = None if parents is None else _paths(real, parents)
-        options = {"stepwise": self.stepwise, "final": final}
+        options = {"stepwise": self.stepwise, "gated": self.gated, "final": final}
         one = Pass(counts, real.shape[1], before, self.mixers, paths=paths, **options)
         self._passes.append(one)
+        for at in self._at:
+            self.past.layers[at].read = one.read[at]
         self.past.reading = self.newest
         return super().append(real, parents)
 
@@ -129,7 +132,7 @@ class RecurrentCache(SlotCache):
             made[number] = (
                 StateSlotLayer(own.number_of_states, slots)
                 if hasattr(own, "keys")
-                else LinearAttentionLayer(own.number_of_states)
+                else StateLayer(own.number_of_states)
             )
         past.layers = made
         return past
@@ -181,16 +184,14 @@ class RecurrentCache(SlotCache):
         found = {
             at: {k: torch.zeros_like(s) for k, s in self._states(at).items()} for at in self._at
         }
-        for place in {place for place in places if place is not None}:
-            rows = [b for b, own in enumerate(places) if own == place]
+        for number, is_known in {(place[0], not place[1]) for place in places if place is not None}:
+            rows = [b for b, own in enumerate(places) if own and own[0] == number]
+            rows = [b for b in rows if (places[b] == (number, 0)) == is_known]
             index = torch.tensor(rows, dtype=torch.int64, device="cpu")
-            number, count = place
-            if count:
-                chosen = [range(count) if columns is None else columns[b] for b in rows]
-                kept = torch.tensor(list(map(list, chosen)), dtype=torch.int64, device="cpu")
-                after = self._passes[number].replay(index, kept)
-            else:
+            if is_known:
                 after = {at: rows_of(self._before(number, at), index) for at in self._at}
+            else:
+                after = self._passes[number].replay(index, *_columns(rows, ends, columns))
             for at, states in after.items():
                 for key, state in states.items():
                     if key not in found[at]:  # the first that this layer has
@@ -211,6 +212,20 @@ class RecurrentCache(SlotCache):
         one = self._passes[number]
         is_known = number + 1 < last or self._settled == last or count == one.width
         return (number + 1, 0) if is_known and one.paths is None else (number, count)
+
+
+def _columns(
+    rows: Sequence[int], ends: Sequence[End | None], columns: Sequence[Sequence[int]] | None
+) -> tuple[Tensor, Tensor]:
+    """What these sequences keep of a pass, `[n, D]`, the first one repeated, and how many `[n]`."""
+    chosen = []
+    for b in rows:
+        end = ends[b]
+        assert end is not None
+        chosen.append(list(range(end[1]) if columns is None else columns[b]))
+    counts = torch.tensor(list(map(len, chosen)), dtype=torch.int64, device="cpu")
+    filled = [own + own[:1] * (int(counts.max()) - len(own)) for own in chosen]
+    return torch.tensor(filled, dtype=torch.int64, device="cpu"), counts
 
 
 def _paths(real: Tensor, parents: Sequence[Sequence[int]]) -> Paths:

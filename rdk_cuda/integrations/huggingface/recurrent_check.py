@@ -22,6 +22,8 @@ from .recurrent_cache import RecurrentCache
 # Sound models are at 1e-7; in half precision at 1e-2, as they are without us.
 _ALLOWED, _ALLOWED_IN_HALF, _ALLOWED_BY_MIXERS = 1e-4, 0.05, 0.01
 _TOKENS = 12
+# Whether mixers read one token at a time, and whether they read again over tokens that go.
+_READINGS = ((False, True), (False, False), (True, False))
 
 
 @torch.no_grad()
@@ -48,7 +50,7 @@ def choose_reading(fed: CausalModel, cache: RecurrentCache, model: Any) -> None:
     allowed = _ALLOWED if cache.dtype in (torch.float32, torch.float64) else _ALLOWED_IN_HALF
     at_once = _tried(cache.newest.error_behind_states) <= _ALLOWED_BY_MIXERS
     errors = {}
-    for cache.stepwise in (False, True) if at_once else (True,):
+    for cache.stepwise, cache.gated in _READINGS if at_once else _READINGS[2:]:
         error = _tried(lambda: max(_error(each, expected) for each in _in_passes(fed, cache, ids)))
         if error > allowed:
             noise = _error(_one_by_one(fed, cache, ids), expected)
