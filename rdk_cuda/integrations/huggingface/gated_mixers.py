@@ -82,6 +82,8 @@ def _scan(kernel: Callable[..., Any], kept: Tensor) -> Callable[..., Any]:
         time = functional.softplus(time) if given.get("dt_softplus") else time
         low, high = given.get("dt_limit") or (0.0, math.inf)
         given["dt"] = _zeroed(time.clamp(low, high), kept)
+        if time.device.type == "cpu":  # where the library's own code fills whole chunks
+            given["chunk_size"] = min(given["chunk_size"], time.shape[1])
         given |= {"dt_bias": None, "dt_softplus": False, "dt_limit": (0.0, math.inf)}
         return kernel(**given)
 

@@ -10,6 +10,7 @@ two hooks from then on, which do nothing but in a pass over a `PassCache`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -72,6 +73,18 @@ class _MixerCache(DynamicCache):  # type: ignore[misc]
     def __init__(self, layers: list[Any]) -> None:
         super().__init__()
         self.layers = layers
+
+
+class _StatesWritten(Exception):  # noqa: N818  (no error)
+    """Ends a mixer's forward whose output nobody needs."""
+
+
+class _StatesAlone(_MixerCache):
+    """What a mixer is given where only its states are wanted."""
+
+    def update_recurrent_state(self, states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        super().update_recurrent_state(states, *args, **kwargs)
+        raise _StatesWritten
 
 
 class Pass:
@@ -166,8 +179,11 @@ class Pass:
             for mixer, given in calls:
                 if (forward := gated_forward(mixer, kept)) is None:
                     return None
-                args, kwargs = _with_cache(self._taken(given, rows, columns), cache)
-                forward(mixer, *args, **kwargs)
+                # A recurrent state is written last; where there is one, nothing is behind it.
+                alone = _StatesAlone(cache.layers) if len(states) <= 2 else cache
+                args, kwargs = _with_cache(self._taken(given, rows, columns), alone)
+                with suppress(_StatesWritten):
+                    forward(mixer, *args, **kwargs)
             own = cache.layers[layer]
             states, read = states_of(own), own.read if len(sizes) < len(states) else read
         for number, size in sizes.items():
