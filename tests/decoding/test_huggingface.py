@@ -313,8 +313,6 @@ def test_a_drafter_that_could_draft_what_it_cannot_read_is_refused() -> None:
             GROUPED | {"layer_types": ["chunked_attention"] * 2, "attention_chunk_size": 8},
             "chunked attention",
         ),
-        ("Lfm2Config", GROUPED | {"layer_types": ["conv", "full_attention"]}, "its past as .*conv"),
-        ("MambaConfig", {"vocab_size": SIZE, "hidden_size": 32}, "does not take .*position_ids"),
         ("BloomConfig", {"vocab_size": SIZE, "hidden_size": 32}, "does not take .*position_ids"),
         ("FalconConfig", {"vocab_size": SIZE, "hidden_size": 284, "alibi": True}, "ALiBi"),
         ("GPTNeoConfig", {"vocab_size": SIZE, "hidden_size": 64}, "local attention"),

@@ -138,7 +138,7 @@ def test_other_caches_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("given", CACHE_ARGUMENTS)
-@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.(past_key_values|cache_params). is deprecated:FutureWarning")
 def test_a_cache_with_tokens_is_refused_by_either_name(given: str) -> None:
     """Before 5.24, the library itself refuses the newer one."""
     cache, own = transformers.DynamicCache(), cache_argument(target())

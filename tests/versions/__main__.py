@@ -36,6 +36,7 @@ TESTS = (
     "tests/evaluation/test_speed.py",
     "tests/integrations/eagle3",
     *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/integrations/test_gen*.py")),
+    "tests/integrations/test_recurrent_models.py",
     "tests/integrations/test_saved_drafter.py",
 )
 

@@ -1,4 +1,4 @@
-"""How far the layers of a model look back, and how long its sequences may be."""
+"""How the layers of a model look back, how far, and how long its sequences may be."""
 
 from __future__ import annotations
 
@@ -10,41 +10,51 @@ from torch import Tensor
 from .library import not_served
 
 # Classes of layers in a cache, and the types that configurations name. Chunks are refused by name.
-_SERVED = {"DynamicLayer", "DynamicSlidingWindowLayer"} | {
+_SERVED = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"} | {
     "attention",
     "chunked_attention",
     "full_attention",
+    "mlp",
+    "moe",
     "sliding_attention",
 }
+_RECURRENT = {"LinearAttentionLayer", "LinearAttentionAndFullAttentionLayer"}
+_RECURRENT_TYPES = {"conv", "hybrid", "linear_attention"}
 
 
 class Layers(NamedTuple):
-    """The attention layers of a model.
+    """The layers of a model.
 
     Attributes:
         sliding: for each layer of the cache, whether its attention slides.
         window: how many tokens a sliding layer sees, the newest included; None without one.
+        recurrent: the numbers of layers that keep recurrent or convolution states.
     """
 
     sliding: list[bool]
     window: int | None
+    recurrent: tuple[int, ...] = ()
 
 
 def layers_of(model: Any) -> Layers:
     """From the model's configuration."""
-    from transformers import DynamicCache
-
-    layers = DynamicCache(config=model.config).layers
+    layers = _in_cache(model)
     kinds = {type(layer).__name__ for layer in layers}
     text = model.config.get_text_config(decoder=True)
     types = set(getattr(text, "layer_types", None) or ())
-    # 5.0 has a DynamicLayer also for layers of other types, which it does not know.
-    other = (kinds | types) - _SERVED
+    recurrent = [
+        number
+        for number, layer in enumerate(layers)
+        if type(layer).__name__ in _RECURRENT and hasattr(layer, "number_of_states")
+    ]
+    # Old releases have a DynamicLayer also for layers of other types, which they do not know.
+    other = (kinds | types) - _SERVED - (_RECURRENT | _RECURRENT_TYPES if recurrent else set())
     if other:
         raise not_served(
             model,
-            f"keeps its past as {' and '.join(sorted(other))}; only full attention (DynamicLayer) "
-            "and sliding windows (DynamicSlidingWindowLayer) can roll sequences back separately",
+            f"keeps its past as {' and '.join(sorted(other))}; only full attention (DynamicLayer), "
+            "sliding windows (DynamicSlidingWindowLayer) and recurrent states (of newer releases: "
+            "LinearAttentionLayer) can roll sequences back separately",
         )
     if "chunked_attention" in types:
         raise not_served(
@@ -60,7 +70,22 @@ def layers_of(model: Any) -> Layers:
             f"has sliding windows of {different} tokens; needs one length for all sliding layers",
         )
     sliding = [window is not None for window in windows]
-    return Layers(sliding, different[0] if different else None)
+    return Layers(sliding, different[0] if different else None, tuple(recurrent))
+
+
+def has_attention(model: Any) -> bool:
+    """Whether any layer of a model has keys and values, so that its tokens need positions."""
+    return any(hasattr(layer, "keys") for layer in _in_cache(model))
+
+
+def _in_cache(model: Any) -> list[Any]:
+    from transformers import DynamicCache
+
+    try:
+        layers: list[Any] = DynamicCache(config=model.config).layers
+    except KeyError as error:
+        raise not_served(model, f"has no cache for its layers of type {error}") from error
+    return layers
 
 
 def is_seen(queries: Tensor, keys: Tensor, window: int) -> Tensor:

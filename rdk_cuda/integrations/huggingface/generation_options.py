@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...decoding import Proposer
 from ...vocabulary import Vocabulary
-from .library import CACHE_ARGUMENTS, given_cache
+from .library import CACHE_ARGUMENTS, given_cache, tokens_in
 
 _MODES = ("greedy_search", "sample")
 
@@ -141,16 +141,18 @@ def refuse_unsupported(
                     "remember rejected drafts; leave out the option that asks for it"
                 )
     for argument, value in model_arguments.items():
-        if value is not None and argument not in _MODEL_ARGUMENTS:
+        # Of a model that also reads images, the library passes what encoders made of none.
+        is_empty = value is None or (argument == "mm_encoder_outputs" and not value)
+        if not is_empty and argument not in _MODEL_ARGUMENTS:
             raise ValueError(
                 f"Generate: {argument} was given for the model's forward; needs input_ids and "
                 "attention_mask alone"
             )
     argument, cache = given_cache(model_arguments)
-    if cache is not None and int(cache.get_seq_length()) > 0:
+    if cache is not None and (count := tokens_in(cache)) > 0:
         raise ValueError(
-            f"Generate: {argument} has {int(cache.get_seq_length())} tokens; needs none, or an "
-            "empty one, since the cache is Generate's own: give the whole input_ids"
+            f"Generate: {argument} has {count} tokens; needs none, or an empty one, since the "
+            "cache is Generate's own: give the whole input_ids"
         )
 
 
@@ -183,7 +185,8 @@ def prompts_of(input_ids: Tensor, model_arguments: Mapping[str, Any]) -> list[li
     if positions is not None:
         expected = (mask.cumsum(1) - 1).where(mask > 0, 0)
         given = positions.to(mask.device).where(mask > 0, 0)
-        if given.shape[1:] != mask.shape[1:] or bool((given != expected).any()):
+        # Or [n, B, W], also of times, heights and widths: all are alike without images.
+        if given.shape[-1:] != mask.shape[1:] or bool((given != expected).any()):
             raise ValueError(
                 "Generate: position_ids do not count the tokens of each row from 0; leave them out"
             )

@@ -1,7 +1,8 @@
 """What differs between the releases of Transformers that are served, from 5.0 on.
 
-A model's KV cache is its argument `cache` from 5.24 on, and `past_key_values` before. A model whose
-code is not the library's own can have either name with any release. `Cache.crop` takes how many
+A model's KV cache is its argument `cache` from 5.24 on, and `past_key_values` before, or, where all
+layers are recurrent, `cache_params`. A model whose code is not the library's own can have either
+name with any release. `Cache.crop` takes how many
 tokens to drop, as a negative number; from 5.24 on it refuses how many to keep.
 """
 
@@ -13,7 +14,7 @@ from typing import Any
 
 import transformers
 
-CACHE_ARGUMENTS = ("cache", "past_key_values")
+CACHE_ARGUMENTS = ("cache", "past_key_values", "cache_params")
 
 
 def cache_argument(module: Any) -> str:
@@ -30,6 +31,14 @@ def given_cache(arguments: Mapping[str, Any]) -> tuple[str, Any]:
     given = [name for name in CACHE_ARGUMENTS if arguments.get(name) is not None]
     name = given[0] if given else CACHE_ARGUMENTS[0]
     return name, arguments.get(name)
+
+
+def tokens_in(cache: Any) -> int:
+    """How many tokens a cache has; of one with recurrent layers alone, 1 if it has any."""
+    linear = getattr(cache, "is_linear", None)
+    if linear and all(linear):
+        return int(cache.has_previous_state())
+    return int(cache.get_seq_length())
 
 
 def drop_unused_cache(model: Any) -> None:

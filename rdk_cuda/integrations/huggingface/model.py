@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,29 +12,36 @@ from torch import Tensor
 from rdk_cuda.decoding import Output
 from rdk_cuda.decoding.trees import branch
 
-from .attention import context_length, layers_of
+from .attention import context_length, has_attention, layers_of
 from .library import cache_argument, not_served
 from .placement import weight_of
 from .slot_cache import SlotCache, lay_out, pieces
 
+if TYPE_CHECKING:
+    from .recurrent_cache import RecurrentCache
+
 # A model whose windows are longer is checked within them alone.
 _CHECKED_WINDOW = 64
 
+# Where layers are recurrent, so few tokens are one pass, also if not all of them are kept.
+_ONE_PASS = 16
+
 
 class HuggingFaceModel:
-    """A Hugging Face causal language model whose KV cache rolls back per sequence.
+    """A Hugging Face causal language model whose cache rolls back per sequence.
 
     Args:
         model: from `AutoModelForCausalLM` (Transformers 5.0 or later) in evaluation mode, with
-            attention "sdpa" or "eager". Layers have full attention or a sliding window.
+            attention "sdpa" or "eager". Layers have full attention, a sliding window, or states
+            that the library's newer releases keep in its cache: delta rules, Mamba, convolutions.
         head: `[V_d, d]`, an LM head in place of the model's own: a pruned drafter's, from
             `rdk_cuda.drafter.prune_head`. Brought to the model's dtype and device.
         head_bias: `[V_d]`, its bias if it has one.
         return_hidden: return the final hidden state, too, for dynamic tokens. With a `head` it is
             returned in any case: it is there.
-        recent: each layer sees only so many of the last tokens, and the sequence's first, which
-            models lean on (Xiao et al., arXiv:2309.17453). With a short context, the target itself
-            is a drafter that needs no training. None: all that the model sees by itself.
+        recent: each attention layer sees only so many of the last tokens, and the sequence's first,
+            which models lean on (Xiao et al., arXiv:2309.17453). With a short context, the target
+            itself is a drafter that needs no training. None: all that the model sees by itself.
         state_layers: return the inputs of these layers, one after the other, for a drafter that
             reads the target's states (`rdk_cuda.integrations.eagle3`). The number of layers stands
             for the last hidden state, after the last norm.
@@ -44,7 +51,12 @@ class HuggingFaceModel:
 
     Construction runs a few tokens through the model and through its plain forward and compares
     them: a model that does not respect explicit positions and masks, or whose logits are more than
-    its LM head applied to its last hidden state where `head` replaces it, shows there.
+    its LM head applied to its last hidden state where `head` replaces it, shows there. Recurrent
+    layers that do not go on from a state in a pass of several tokens get one token at a time.
+
+    Recurrent layers keep two hooks, which do nothing in other calls of the model. Sequences with
+    states go back by as much as was fed since the last `rollback`; what is cut back further is read
+    again from its first token. They read a tree in one `feed_tree`.
 
     Attributes:
         vocabulary_size: V_d, or the model's own.
@@ -91,11 +103,12 @@ class HuggingFaceModel:
         embedding = model.get_input_embeddings().weight
         self.device, self.dtype = embedding.device, embedding.dtype
         self.readable, self.context = embedding.shape[0], context_length(model.config)
-        self._cache = SlotCache(model.config, layers_of(model), self.dtype, self.device)
+        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        self._cache = self._new_cache()
         self.vocabulary_size = model.get_output_embeddings().weight.shape[0]
         if self.return_hidden:
             self._head = self._here(*self.full_head)
-        self._check_against_plain_forward()
+        self._check()
         self._cache.recent = recent
         if head is not None or head_bias is not None:
             width = self.model.get_output_embeddings().weight.shape[1]
@@ -138,8 +151,15 @@ class HuggingFaceModel:
         """As `rdk_cuda.decoding.TreeModel.feed_tree`; a mask keeps the branches apart.
 
         Raises:
-            ValueError: as `feed`; nodes that are not among the tokens that are kept.
+            ValueError: as `feed`; nodes that are not among the tokens that are kept; nodes below
+                those of an earlier pass, where layers are recurrent.
         """
+        if self._recurrent is not None and any(self._recurrent.tree_sizes):
+            raise ValueError(
+                f"HuggingFaceModel.feed_tree: {type(self.model).__name__} has recurrent layers, "
+                f"and {self._recurrent.tree_sizes} nodes are read; needs all nodes of a tree in "
+                "one pass, so as a drafter use it in chains (DrafterChain)"
+            )
         sizes = zip(self._cache.tree_sizes, parents, keep, strict=True)
         for b, (size, above, kept) in enumerate(sizes):
             if not 0 <= len(above) - size <= kept:
@@ -160,16 +180,24 @@ class HuggingFaceModel:
         parents: Sequence[Sequence[int]] | None,
     ) -> Output:
         self._refuse_bad_feed(tokens, keep, parents)
-        ids, real = lay_out(tokens, keep)
+        if (recurrent := self._recurrent) is not None:
+            sizes = [len(new) for new in tokens]
+            if max(sizes) <= _ONE_PASS and any(keep) and sizes != list(keep):
+                return _kept(self._feed(tokens, sizes, parents), sizes, keep)
+        ids, real = lay_out(tokens, keep, in_front=recurrent is None)
         if not 0 <= int(ids.min()) <= int(ids.max()) < self.readable:
             raise ValueError(
                 f"HuggingFaceModel.feed: token ids lie in [{int(ids.min())}, {int(ids.max())}]; "
                 f"the model reads ids in [0, {self.readable})"
             )
         states: list[Tensor] = []
-        for piece in pieces(ids.shape[1], max(keep)):
+        if recurrent is not None:
+            for text, new in zip(recurrent.texts, tokens, strict=True):
+                text.extend(new)
+        for piece in pieces(ids.shape[1], max(keep), apart=recurrent is not None, rows=len(tokens)):
             grown = parents if piece.stop == ids.shape[1] else None  # nodes are the last columns
-            output, read = self._forward(ids[:, piece], real[:, piece], max(keep), grown)
+            kept = 0 if recurrent is not None and piece.stop < ids.shape[1] else max(keep)
+            output, read = self._forward(ids[:, piece], real[:, piece], kept, grown)
             states += read
         if not states:
             return output
@@ -184,20 +212,48 @@ class HuggingFaceModel:
                 f"{len(self.lengths)} of them, each at least 0"
             )
         self._cache.rollback(lengths)
+        if self._recurrent is not None and self._recurrent.lengths != list(
+            map(len, texts := self._recurrent.texts)
+        ):
+            self._recurrent.texts = [text[:n] for text, n in zip(texts, self.lengths, strict=True)]
+            forgotten = [text[n:] for text, n in zip(texts, self.lengths, strict=True)]
+            self._feed(forgotten, [0] * len(texts), None)
+
+    def _new_cache(self) -> SlotCache:
+        """A cache for the layers that the model has."""
+        config, layers = self.model.config, layers_of(self.model)
+        self._recurrent: RecurrentCache | None = None
+        if not layers.recurrent:
+            return SlotCache(config, layers, self.dtype, self.device)
+        from .mixers import find_mixers
+        from .recurrent_cache import RecurrentCache
+
+        mixers = find_mixers(self.model, layers.recurrent)
+        self._recurrent = RecurrentCache(config, layers, self.dtype, self.device, mixers)
+        return self._recurrent
+
+    def _check(self) -> None:
+        if self._recurrent is None:
+            self._check_against_plain_forward()
+        else:
+            from .recurrent_check import choose_reading
+
+            choose_reading(self, self._recurrent, self.model)
 
     @torch.no_grad()
     def _forward(
         self, ids: Tensor, real: Tensor, kept: int, parents: Sequence[Sequence[int]] | None
     ) -> tuple[Output, list[Tensor]]:
         """The output for the last `kept` columns, and the states `[B, W, D]` of all, if asked."""
-        positions, masks = self._cache.append(real, parents)
+        positions, masks = self._cache.append(real, parents, final=kept == 0)
         arguments: dict[str, Any] = {
             "input_ids": ids.to(self.device),
-            "position_ids": positions,
             "attention_mask": masks,
             self._cache_argument: self._cache.past,
             "use_cache": True,
         }
+        if self._takes_positions:
+            arguments["position_ids"] = positions
         if self._state_layers:
             arguments["output_hidden_states"] = True
         if not self.return_hidden:
@@ -270,6 +326,16 @@ class HuggingFaceModel:
             )
 
 
+def _kept(output: Output, sizes: Sequence[int], keep: Sequence[int]) -> Output:
+    """Of rows for all tokens, those of the kept ones, at the front."""
+    rows = torch.arange(max(keep), device=output.logits.device)
+    skipped = torch.tensor(sizes, device=rows.device) - torch.tensor(keep, device=rows.device)
+    at = (skipped[:, None] + rows).clamp(max=output.logits.shape[1] - 1)
+    batch = torch.arange(len(at), device=rows.device)[:, None]
+    hidden = None if output.hidden is None else output.hidden[batch, at]
+    return output._replace(logits=output.logits[batch, at], hidden=hidden)
+
+
 def checked_head(
     function: str, head: Tensor | None, bias: Tensor | None, width: int
 ) -> tuple[Tensor, Tensor | None]:
@@ -313,7 +379,9 @@ def _refuse_unsupported(model: Any) -> None:
         raise ValueError(f"HuggingFaceModel: {name} is in training mode; call model.eval() first")
     if config.is_encoder_decoder:
         raise not_served(model, "is an encoder-decoder; needs a causal model")
-    needed = {"position_ids", cache_argument(model), "logits_to_keep"}
+    needed = {cache_argument(model), "logits_to_keep"}
+    if has_attention(model):
+        needed.add("position_ids")
     missing = sorted(needed - set(inspect.signature(model.forward).parameters))
     reason = f"does not take {' and '.join(missing)}" if missing else None
     if getattr(config, "alibi", False):

@@ -56,29 +56,30 @@ class SlotCache:
 
     def reset(self, batch_size: int, slots: int = 0) -> None:
         """Forget everything, and make room for `slots` tokens with the first pass."""
-        from transformers import DynamicCache
-
-        from .slot_layer import SlotLayer
-
-        self.past = DynamicCache(config=self.config)
-        self.past.layers = [SlotLayer(slots) for _ in self.past.layers]
+        self.past = self._past(slots)
+        self._with_keys = [layer for layer in self.past.layers if hasattr(layer, "start")]
         self._alive = torch.zeros(batch_size, 0, dtype=torch.bool, device="cpu")
         self._places = torch.zeros(batch_size, 0, dtype=torch.int64, device="cpu")
         self._nodes: Tensor | None = None  # which node of a tree each slot has, -1 for none
         self.lengths, self.tree_sizes = [0] * batch_size, [0] * batch_size
 
     def append(
-        self, real: Tensor, parents: Sequence[Sequence[int]] | None = None
-    ) -> tuple[Tensor, Tensor | dict[str, Tensor]]:
+        self,
+        real: Tensor,
+        parents: Sequence[Sequence[int]] | None = None,
+        *,
+        final: bool = False,
+    ) -> tuple[Tensor, Tensor | dict[str, Tensor | None] | None]:
         """Count the columns of the pass that comes as every sequence's own.
 
         Args:
             real: `[B, W]` bool on the CPU, which columns are a sequence's tokens.
             parents: of all nodes of each sequence's tree; its newest ones are its last columns.
+            final: none of them will be taken back, which saves memory where there are states.
 
         Returns:
             positions `[B, W]`, and the additive mask `[B, 1, W, slots + W]` that all layers take,
-            or one for each kind of layer, as the library names them.
+            or one for each kind of layer, as the library names them; None without attention.
         """
         lengths = torch.tensor(self.lengths, dtype=torch.int64, device="cpu")
         # A padding column is seen by nobody; its position only has to be a legal one.
@@ -115,6 +116,20 @@ class SlotCache:
         self._alive &= self._alive.cumsum(1) <= kept[:, None]
         self._drop_dead_slots()
 
+    def _past(self, slots: int) -> Any:
+        """The library's cache for the model, with our layers."""
+        from transformers import DynamicCache
+
+        from .slot_layer import SlotLayer
+
+        past = DynamicCache(config=self.config)
+        # A dummy is of a layer without attention, or with another one's keys.
+        past.layers = [
+            layer if type(layer).__name__ == "DummyLayer" else SlotLayer(slots)
+            for layer in past.layers
+        ]
+        return past
+
     def _grow(self, real: Tensor, parents: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Positions of a pass with nodes, and what a tree lets each see, `[B, W, S + W]`."""
         old = torch.full_like(self._places, -1) if self._nodes is None else self._nodes
@@ -139,9 +154,9 @@ class SlotCache:
 
     def _masks(
         self, real: Tensor, positions: Tensor, seen: Tensor | None
-    ) -> Tensor | dict[str, Tensor]:
+    ) -> Tensor | dict[str, Tensor | None] | None:
         """Of a pass; sliding layers are told from which slot on theirs begins."""
-        visible, (sliding, window) = self._visible(real), self.layers
+        visible, (sliding, window, _) = self._visible(real), self.layers
         if seen is not None:
             visible &= seen.to(self.device)
         keys = torch.cat([self._places, positions], dim=1).to(self.device)
@@ -190,30 +205,48 @@ class SlotCache:
             self._alive = self._alive.gather(1, order)
             self._places = self._places.gather(1, order)
             order = order.to(self.device)
-            for layer in self.past.layers:
+            for layer in self._filled():
                 layer.close_gaps(order)
         elif width < self._alive.shape[1]:
             self._alive, self._places = self._alive[:, :width], self._places[:, :width]
-            for layer in self.past.layers:
+            for layer in self._filled():
                 layer.keep(width)
 
+    def _filled(self) -> list[Any]:
+        """The layers with keys; a model may leave some of those alone that it declares."""
+        return [layer for layer in self._with_keys if layer.is_initialized]
 
-def lay_out(tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> tuple[Tensor, Tensor]:
+
+def lay_out(
+    tokens: Sequence[Sequence[int]], keep: Sequence[int], *, in_front: bool = True
+) -> tuple[Tensor, Tensor]:
     """Ragged tokens as columns: ids `[B, W]`, and which of them are real.
 
     The kept ones start at the same column in every sequence, so that the last max(keep) columns are
-    already aligned as `CausalModel.feed` promises; padding may lie on both sides.
+    already aligned as `CausalModel.feed` promises; padding may lie on both sides. Or it lies not
+    `in_front`: then it follows the kept tokens, and those before them.
     """
     before = max(len(new) - kept for new, kept in zip(tokens, keep, strict=True))
     ids = torch.zeros(len(tokens), before + max(keep), dtype=torch.int64, device="cpu")
     real = torch.zeros_like(ids, dtype=torch.bool)
     for b, (new, kept) in enumerate(zip(tokens, keep, strict=True)):
-        own = slice(before - len(new) + kept, before + kept)
-        ids[b, own], real[b, own] = torch.tensor(new, dtype=torch.int64, device="cpu"), True
+        first = len(new) - kept
+        behind = ((0, new[:first]), (before, new[first:]))
+        for at, own in ((before - first, new),) if in_front else behind:
+            ids[b, at : at + len(own)] = torch.tensor(own, dtype=torch.int64, device="cpu")
+            real[b, at : at + len(own)] = True
     return ids, real
 
 
-def pieces(width: int, kept: int) -> Iterator[slice]:
-    """The columns of a pass, a piece at a time; the last piece has the last `kept` of them."""
-    edges = [*range(0, max(width - kept, 1), _PREFILL_COLUMNS), width]
+def pieces(width: int, kept: int, *, apart: bool = False, rows: int = 1) -> Iterator[slice]:
+    """The columns of a pass, a piece at a time; the last piece has the last `kept` of them.
+
+    With these `apart` they are all that it has, and pieces are narrower for many `rows`.
+    """
+    first = width - kept
+    if apart:
+        size = max(_PREFILL_COLUMNS // rows, min(_PREFILL_COLUMNS, 64))
+        edges = sorted({*range(0, first, size), first, width})
+    else:
+        edges = [*range(0, max(first, 1), _PREFILL_COLUMNS), width]
     return (slice(start, end) for start, end in pairwise(edges))

@@ -1,0 +1,410 @@
+"""The modules of a model that write recurrent and convolution states, and how a pass runs them.
+
+In Transformers such a state cannot be cut back. So a pass remembers what each *mixer* was given,
+and the mixers alone run again over what a sequence keeps of it, from the states before the pass.
+
+They are found in a pass of two tokens, as the modules that write states while they run. Each has
+two hooks from then on, which do nothing but in a pass over a `PassCache`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import LinearAttentionLayer
+
+from .gated_mixers import gated_forward
+from .library import cache_argument, not_served
+
+States = dict[tuple[str, int], Tensor]
+"""Of a layer: `[B, ...]` by the library's attribute, "conv_states" or "recurrent_states", and its
+number there. Empty before the first token."""
+
+# How many tokens a mixer is tried with behind a state, and by how much that is made larger.
+_LAST, _LARGER = 3, 64
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Paths(NamedTuple):
+    """The way from the first column of a pass to each leaf of its trees; each is a mixer's row.
+
+    Attributes:
+        rows: `[P]`, of which sequence each is.
+        columns: `[P, D]`, its columns, the last one repeated.
+        found: `[2, B, W]`, the path and the place there where each column's output is.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    found: Tensor
+
+
+class StateLayer(LinearAttentionLayer):  # type: ignore[misc]
+    """Recurrent states, and what convolutions read in a pass: their state, then its columns."""
+
+    def __init__(self, number_of_states: int) -> None:
+        super().__init__(number_of_states)
+        self.read: dict[int, Tensor] = {}
+
+    def update_conv_state(self, states: Tensor, state_idx: int = 0, **kwargs: Any) -> Tensor:
+        """As the library's."""
+        read: Tensor = super().update_conv_state(states, state_idx, **kwargs)
+        self.read[state_idx] = read
+        return read
+
+
+class PassCache(DynamicCache):  # type: ignore[misc]
+    """The cache that a model is given, with what a pass notes of its mixers."""
+
+    reading: Pass | None = None
+
+
+class _MixerCache(DynamicCache):  # type: ignore[misc]
+    """What a mixer is given in its place. `finish` makes the mixer's own output of what it gave."""
+
+    finish: Callable[[Any], Any] | None = None
+
+    def __init__(self, layers: list[Any]) -> None:
+        super().__init__()
+        self.layers = layers
+
+
+class _StatesWritten(Exception):  # noqa: N818  (no error)
+    """Ends a mixer's forward whose output nobody needs."""
+
+
+class _StatesAlone(_MixerCache):
+    """What a mixer is given where only its states are wanted."""
+
+    def update_recurrent_state(self, states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        super().update_recurrent_state(states, *args, **kwargs)
+        raise _StatesWritten
+
+
+class Pass:
+    """One pass of a model: the states before it, and what its mixers are given.
+
+    Args:
+        counts: how many columns of each sequence are tokens; the first ones.
+        width: how many columns there are.
+        before: of each recurrent layer.
+        mixers: the modules, with the number of their layer.
+        stepwise: mixers take one token at a time, where there is a state before.
+        gated: mixers may be run over more tokens than are kept (`gated_mixers.py`).
+        final: none of its tokens will be taken back.
+        paths: if they are trees.
+    """
+
+    def __init__(
+        self,
+        counts: list[int],
+        width: int,
+        before: dict[int, States],
+        mixers: Mapping[Any, int],
+        *,
+        stepwise: bool = False,
+        gated: bool = False,
+        final: bool = False,
+        paths: Paths | None = None,
+    ) -> None:
+        self.counts, self.width, self.before, self.mixers = counts, width, before, mixers
+        self.stepwise, self.gated, self.final, self.paths = stepwise, gated, final, paths
+        self.is_whole = paths is None and all(count == width for count in counts)
+        self.read: dict[int, dict[int, Tensor]] = {layer: {} for layer in before}
+        self._given: dict[int, list[tuple[Any, Arguments]]] = {}
+
+    def enter(self, mixer: Any, given: Arguments) -> Arguments | None:
+        """Note what a mixer is given, and return what it is to be given instead, if anything."""
+        layer = self.mixers[mixer]
+        if not (self.final and self.is_whole):
+            self._given.setdefault(layer, []).append((mixer, given))
+        before, paths, count, width = self.before[layer], self.paths, len(self.counts), self.width
+        cache = _MixerCache(_cache_in(given, PassCache).layers)
+        if paths is not None:
+            count, width = paths.columns.shape
+            given = self._taken(given, paths.rows, paths.columns)
+            cache = _cache_of(cache.layers[layer], layer, rows_of(before, paths.rows))
+        steps = width if self.stepwise and before else 1
+        if paths is None and steps == 1:
+            return None
+
+        def finish(first: Any) -> Any:
+            cache.finish = None
+            parts = [first]
+            for step in range(1, steps):
+                args, kwargs = _with_cache(_column(given, count, width, step), cache)
+                parts.append(mixer(*args, **kwargs))
+            output = _joined(parts)
+            return output if paths is None else _gathered(output, paths.found)
+
+        cache.finish = finish
+        return _with_cache(given if steps == 1 else _column(given, count, width, 0), cache)
+
+    def replay(self, rows: Tensor, columns: Tensor, counts: Tensor) -> dict[int, States]:
+        """The states after the first `counts [n]` of `columns [n, D]` of sequences `rows [n]`."""
+        found: dict[int, States] = {}
+        for layer in self._given:
+            before = rows_of(self.before[layer], rows)
+            at_once = None
+            if self.gated and before and columns.shape[1] > 1:
+                at_once = self._read_gated(layer, before, rows, columns, counts)
+            found[layer] = at_once or {}
+            for count in [] if at_once else counts.unique().tolist():
+                own = (counts == count).nonzero()[:, 0]
+                part = rows_of(before, own)
+                part = self._read(layer, part, rows[own], columns[own, :count])
+                for key, state in part.items():
+                    if key not in found[layer]:
+                        found[layer][key] = state.new_zeros(len(rows), *state.shape[1:])
+                    found[layer][key][own.to(state.device)] = state
+        return found
+
+    def _read_gated(
+        self, layer: int, states: States, rows: Tensor, columns: Tensor, counts: Tensor
+    ) -> States | None:
+        """The same for one layer, of all sequences at once; None if its mixers cannot."""
+        width = columns.shape[1]
+        sizes = {number: own.shape[-1] for (name, number), own in states.items() if "conv" in name}
+        read = {number: own[rows.to(own.device)] for number, own in self.read[layer].items()}
+        if len(sizes) < len(states) or not read:
+            kept = torch.arange(width, device="cpu") < counts[:, None]
+            calls = self._given[layer]
+            cache = _cache_of(_cache_in(calls[0][1], PassCache).layers[layer], layer, states)
+            for mixer, given in calls:
+                if (forward := gated_forward(mixer, kept)) is None:
+                    return None
+                # A recurrent state is written last; where there is one, nothing is behind it.
+                alone = _StatesAlone(cache.layers) if len(states) <= 2 else cache
+                args, kwargs = _with_cache(self._taken(given, rows, columns), alone)
+                with suppress(_StatesWritten):
+                    forward(mixer, *args, **kwargs)
+            own = cache.layers[layer]
+            states, read = states_of(own), own.read if len(sizes) < len(states) else read
+        for number, size in sizes.items():
+            window = read.get(number)
+            if window is None or window.shape[-1] not in (size + width, size + self.width):
+                return None
+            at = counts[:, None, None] + torch.arange(size, device="cpu")
+            at = at.expand(-1, window.shape[1], -1).to(window.device)
+            states["conv_states", number] = window.gather(2, at)
+        return states
+
+    def error_behind_states(self) -> float:
+        """How far states are off where mixers read the last tokens at once, and not one by one.
+
+        For one mixer of each kind, in a pass of one sequence from its beginning. Recurrent states
+        before the last tokens are made larger, since they are soon forgotten by some models.
+        """
+        row = torch.zeros(1, dtype=torch.int64, device="cpu")
+        columns = torch.arange(self.width, device="cpu")[None]
+        kinds = {type(calls[0][0]): layer for layer, calls in self._given.items()}
+        errors = [0.0]
+        for layer in kinds.values():
+            states = self._read(layer, {}, row, columns[:, :-_LAST])
+            for name, number in states:
+                states[name, number] *= _LARGER if name == "recurrent_states" else 1
+            several, single = (
+                self._read(layer, rows_of(states, row), row, columns[:, -_LAST:], steps=steps)
+                for steps in (1, _LAST)
+            )
+            errors += [difference(several[key], single[key]) for key in states]
+        return max(errors)
+
+    def _read(
+        self, layer: int, states: States, rows: Tensor, columns: Tensor, steps: int | None = None
+    ) -> States:
+        """What a layer's mixers make of its states, which they write over, in so many steps."""
+        width = columns.shape[1]
+        if steps is None:
+            steps = width if self.stepwise and states else 1
+        calls = self._given[layer]
+        cache = _cache_of(_cache_in(calls[0][1], PassCache).layers[layer], layer, states)
+        for mixer, given in calls:
+            given = self._taken(given, rows, columns)
+            for step in range(steps):
+                one = given if steps == 1 else _column(given, len(rows), width, step)
+                args, kwargs = _with_cache(one, cache)
+                mixer(*args, **kwargs)
+        return states_of(cache.layers[layer])
+
+    def _taken(self, given: Arguments, rows: Tensor, columns: Tensor) -> Arguments:
+        size = len(self.counts), self.width
+
+        def take(value: Tensor) -> Tensor:
+            own, at = rows[:, None].to(value.device), columns.to(value.device)
+            return value.expand(size[0], *value.shape[1:])[own, at]
+
+        taken: Arguments = _mapped(given, take, *size)
+        return taken
+
+
+def find_mixers(model: Any, recurrent: Sequence[int]) -> dict[Any, int]:
+    """The mixers of a model's recurrent layers, with the number of their layer; with our hooks.
+
+    Raises:
+        TypeError: they cannot be found, or one writes the states of several layers.
+    """
+    cache = _Watched(config=model.config)
+    hooks = []
+    for module in model.modules():
+        hooks.append(module.register_forward_pre_hook(_call, with_kwargs=True))
+        hooks.append(module.register_forward_hook(_return, with_kwargs=True, always_call=True))
+    try:
+        ids = torch.ones(1, 2, dtype=torch.int64, device=model.get_input_embeddings().weight.device)
+        with torch.no_grad():
+            model(input_ids=ids, use_cache=True, **{cache_argument(model): cache})
+    except Exception as error:  # whatever a model raises that has a cache of its own
+        raise not_served(model, f"does not run over the library's cache: {error}") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    written = {layer for layers in cache.mixers.values() for layer in layers}
+    if written != set(recurrent):
+        raise not_served(
+            model,
+            f"keeps the states of its layers {sorted(set(recurrent) ^ written)} where they cannot "
+            "be rolled back; needs modules that write them through the library's cache",
+        )
+    shared = [type(module).__name__ for module, own in cache.mixers.items() if len(own) > 1]
+    if shared:
+        raise not_served(
+            model, f"writes the states of several layers in one {shared[0]}; needs one for each"
+        )
+    for module in cache.mixers:
+        if _enter not in module._forward_pre_hooks.values():
+            module.register_forward_pre_hook(_enter, with_kwargs=True)
+            module.register_forward_hook(_leave, with_kwargs=True)
+    return {module: own.pop() for module, own in cache.mixers.items()}
+
+
+def difference(found: Tensor, expected: Tensor) -> float:
+    """The norm of the difference over that of what is expected."""
+    norm = max(float(expected.float().norm()), torch.finfo(torch.float32).tiny)
+    return float((found.float() - expected.float()).norm()) / norm
+
+
+def states_of(layer: Any) -> States:
+    """A layer's own states, which the next pass may write over."""
+    return {
+        (name, number): state
+        for name in ("conv_states", "recurrent_states")
+        for number, state in getattr(layer, name).items()
+        if state is not None
+    }
+
+
+def rows_of(states: States, rows: Tensor) -> States:
+    """Copies of the states of some sequences."""
+    return {key: state[rows.to(state.device)] for key, state in states.items()}
+
+
+def set_states(layer: Any, states: States) -> None:
+    """Give a layer these states, which it will write over."""
+    for (name, number), state in states.items():
+        getattr(layer, name)[number] = state
+        getattr(layer, f"is_{name}_initialized")[number] = True
+        layer.has_previous_state[number] = True
+        if name == "conv_states":
+            layer.conv_kernel_size[number] = state.shape[-1]
+        if layer.device is None:
+            layer.dtype, layer.device = state.dtype, state.device
+
+
+class _Watched(DynamicCache):  # type: ignore[misc]
+    """A cache that notes which module has it, innermost, when a state is written."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config=config)
+        self.callers: list[Any] = []
+        self.mixers: dict[Any, set[int]] = {}
+
+    def update_conv_state(self, states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        self.mixers.setdefault(self.callers[-1], set()).add(layer_idx)
+        return super().update_conv_state(states, layer_idx, *args, **kwargs)
+
+    def update_recurrent_state(
+        self, states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        self.mixers.setdefault(self.callers[-1], set()).add(layer_idx)
+        return super().update_recurrent_state(states, layer_idx, *args, **kwargs)
+
+
+def _call(module: Any, args: Any, kwargs: Any) -> None:
+    cache = _cache_in((args, kwargs), _Watched)
+    if cache is not None:
+        cache.callers.append(module)
+
+
+def _return(module: Any, args: Any, kwargs: Any, output: Any) -> None:
+    cache = _cache_in((args, kwargs), _Watched)
+    if cache is not None:
+        cache.callers.pop()
+
+
+def _enter(module: Any, args: Any, kwargs: Any) -> Arguments | None:
+    cache = _cache_in((args, kwargs), PassCache)
+    if cache is None or cache.reading is None:
+        return None
+    entered: Arguments | None = cache.reading.enter(module, (args, kwargs))
+    return entered
+
+
+def _leave(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
+    cache = _cache_in((args, kwargs), _MixerCache)
+    return None if cache is None or cache.finish is None else cache.finish(output)
+
+
+def _cache_in(given: Arguments, kind: type) -> Any:
+    args, kwargs = given
+    return next((each for each in (*args, *kwargs.values()) if isinstance(each, kind)), None)
+
+
+def _with_cache(given: Arguments, cache: Any) -> Arguments:
+    args, kwargs = given
+    other = {key: cache if isinstance(own, DynamicCache) else own for key, own in kwargs.items()}
+    return tuple(cache if isinstance(own, DynamicCache) else own for own in args), other
+
+
+def _cache_of(layer: Any, number: int, states: States) -> _MixerCache:
+    """A cache that has nothing but these states of one layer."""
+    own = StateLayer(layer.number_of_states)
+    set_states(own, states)
+    return _MixerCache([own] * (number + 1))
+
+
+def _mapped(given: Any, take: Callable[[Tensor], Tensor], batch: int, width: int) -> Any:
+    """Arguments with `take` of all that has a row for each sequence, or one, and each column."""
+    if isinstance(given, Tensor):
+        has = given.dim() > 1 and given.shape[0] in (1, batch) and given.shape[1] == width
+        return take(given) if has else given
+    if type(given) in (tuple, list):
+        return type(given)(_mapped(each, take, batch, width) for each in given)
+    if type(given) is dict:
+        return {key: _mapped(each, take, batch, width) for key, each in given.items()}
+    return given
+
+
+def _column(given: Arguments, batch: int, width: int, column: int) -> Arguments:
+    one: Arguments = _mapped(given, lambda value: value[:, column : column + 1], batch, width)
+    return one
+
+
+def _joined(parts: list[Any]) -> Any:
+    """The outputs of one column each, side by side."""
+    first = parts[0]
+    if isinstance(first, tuple):
+        return tuple(_joined(list(each)) for each in zip(*parts, strict=True))
+    return torch.cat(parts, dim=1) if isinstance(first, Tensor) and len(parts) > 1 else first
+
+
+def _gathered(output: Any, found: Tensor) -> Any:
+    """Of the paths' outputs, those of the columns of the pass."""
+    if isinstance(output, tuple):
+        return tuple(_gathered(each, found) for each in output)
+    return output[found[0], found[1]] if isinstance(output, Tensor) else output

@@ -1,0 +1,246 @@
+"""A cache for models with recurrent layers: slots of keys and values, and states that go back.
+
+A row's tokens begin at its first column and padding is behind them, where it reaches no state of
+theirs; padding in front would shift what a convolution sees. What a sequence keeps of the passes
+since the last rollback is read again by the mixers alone (`mixers.py`), sequences that keep equally
+many columns together. A state from before those passes is not kept: a sequence that is cut back
+further is read anew, from its first token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rdk_cuda.decoding.trees import branch
+
+from .attention import Layers
+from .mixers import Pass, PassCache, Paths, StateLayer, States, rows_of, set_states, states_of
+from .slot_cache import SlotCache
+from .slot_layer import SlotLayer
+
+End = tuple[int, int]
+"""Where a sequence ends: in the pass of this number, behind so many of its columns."""
+
+
+class StateSlotLayer(StateLayer, SlotLayer):  # type: ignore[misc]
+    """A layer with recurrent states beside keys and values in slots."""
+
+    is_compileable = False
+
+    def __init__(self, number_of_states: int, capacity: int) -> None:
+        SlotLayer.__init__(self, capacity)
+        StateLayer.__init__(self, number_of_states)
+
+
+class RecurrentCache(SlotCache):
+    """As `SlotCache`; the sequences' tokens are kept, too.
+
+    Args:
+        mixers: of the model, from `find_mixers`.
+        stepwise: mixers read one token at a time behind a state, for those that do not go on from
+            it otherwise.
+        gated: mixers read again what all sequences keep at once, where their kernels allow it.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        layers: Layers,
+        dtype: torch.dtype,
+        device: torch.device,
+        mixers: Mapping[Any, int],
+    ) -> None:
+        self.mixers, self._at = mixers, layers.recurrent
+        self.stepwise, self.gated = False, True
+        super().__init__(config, layers, dtype, device)
+
+    def reset(self, batch_size: int, slots: int = 0) -> None:
+        """As `SlotCache.reset`."""
+        super().reset(batch_size, slots)
+        self.texts: list[list[int]] = [[] for _ in range(batch_size)]
+        self._forget_passes()
+
+    def append(
+        self,
+        real: Tensor,
+        parents: Sequence[Sequence[int]] | None = None,
+        *,
+        final: bool = False,
+    ) -> tuple[Tensor, Tensor | dict[str, Tensor | None] | None]:
+        """As `SlotCache.append`; nothing of a `final` pass is taken back."""
+        self._settle()
+        counts = real.sum(1).tolist()
+        # Copies, since mixers write over what they are given.
+        everyone = torch.arange(len(real), device="cpu")
+        before = {at: rows_of(self._states(at), everyone) for at in self._at}
+        paths = None if parents is None else _paths(real, parents)
+        options = {"stepwise": self.stepwise, "gated": self.gated, "final": final}
+        one = Pass(counts, real.shape[1], before, self.mixers, paths=paths, **options)
+        self._passes.append(one)
+        for at in self._at:
+            self.past.layers[at].read = one.read[at]
+        self.past.reading = self.newest
+        return super().append(real, parents)
+
+    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        """As `SlotCache.keep_paths`."""
+        if self._nodes is None:
+            return
+        columns = []
+        for b, (count, size) in enumerate(zip(self.newest.counts, self.tree_sizes, strict=True)):
+            columns.append([*range(count - size), *(count - size + node for node in paths[b])])
+            text = self.texts[b]
+            known = len(text) - size
+            self.texts[b] = text[:known] + [text[known + node] for node in paths[b]]
+        self._go_to([(len(self._passes) - 1, len(own)) for own in columns], columns)
+        super().keep_paths(paths)
+        self._forget_passes()
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """As `SlotCache.rollback`, but of a sequence that is cut back too far nothing is left.
+
+        `texts` has what is to be read again.
+        """
+        self.keep_paths([[] for _ in self.lengths])
+        if self._passes and self.newest.final:
+            self._settle()
+        wanted = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
+        ends = [self._end(b, length) for b, length in enumerate(wanted)]
+        self.texts = [text[:length] for text, length in zip(self.texts, wanted, strict=True)]
+        self._go_to(ends)
+        super().rollback([0 if end is None else n for end, n in zip(ends, wanted, strict=True)])
+        self._forget_passes()
+
+    @property
+    def newest(self) -> Pass:
+        """The newest pass since the last rollback."""
+        return self._passes[-1]
+
+    def states(self) -> list[Tensor]:
+        """Of all layers, `[B, ...]`, behind each sequence's last token."""
+        self._settle()
+        return [state for at in self._at for state in self._states(at).values()]
+
+    def _past(self, slots: int) -> PassCache:
+        past, made = PassCache(config=self.config), super()._past(slots).layers
+        for number in self._at:
+            own = past.layers[number]
+            made[number] = (
+                StateSlotLayer(own.number_of_states, slots)
+                if hasattr(own, "keys")
+                else StateLayer(own.number_of_states)
+            )
+        past.layers = made
+        return past
+
+    def _masks(
+        self, real: Tensor, positions: Tensor, seen: Tensor | None
+    ) -> Tensor | dict[str, Tensor | None] | None:
+        if not self._with_keys:
+            return None
+        masks = super()._masks(real, positions, seen)
+        unmasked = dict.fromkeys(("conv", "linear_attention"))
+        return {**masks, **unmasked} if isinstance(masks, dict) else masks
+
+    def _states(self, at: int) -> States:
+        return states_of(self.past.layers[at])
+
+    def _forget_passes(self) -> None:
+        """Nothing before this can be taken back."""
+        self._passes: list[Pass] = []
+        self._settled, self._fixed = 0, list(self.lengths)
+
+    def _settle(self) -> None:
+        """Bring states to the end of each sequence's tokens, not of the pass."""
+        if self._settled < len(self._passes):
+            newest = len(self._passes) - 1
+            self._go_to([(newest, count) for count in self._passes[newest].counts])
+            self._settled = len(self._passes)
+            if self._passes[newest].final:
+                self._forget_passes()
+
+    def _end(self, b: int, length: int) -> End | None:
+        """Where sequence b had so many tokens; None if there were none, or too long ago."""
+        if length == 0 or length < self._fixed[b]:
+            return None
+        behind = length - self._fixed[b]
+        for number, one in enumerate(self._passes):
+            if behind <= one.counts[b]:
+                return number, behind
+            behind -= one.counts[b]
+        return len(self._passes), 0
+
+    def _go_to(
+        self, ends: Sequence[End | None], columns: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """Let each sequence have the states of its end, in the columns of a tree that it keeps."""
+        places = [None if end is None else self._place(b, *end) for b, end in enumerate(ends)]
+        if columns is None and all(place == (len(self._passes), 0) for place in places):
+            return
+        found = {
+            at: {k: torch.zeros_like(s) for k, s in self._states(at).items()} for at in self._at
+        }
+        for number, is_known in {(place[0], not place[1]) for place in places if place is not None}:
+            rows = [b for b, own in enumerate(places) if own and own[0] == number]
+            rows = [b for b in rows if (places[b] == (number, 0)) == is_known]
+            index = torch.tensor(rows, dtype=torch.int64, device="cpu")
+            if is_known:
+                after = {at: rows_of(self._before(number, at), index) for at in self._at}
+            else:
+                after = self._passes[number].replay(index, *_columns(rows, ends, columns))
+            for at, states in after.items():
+                for key, state in states.items():
+                    if key not in found[at]:  # the first that this layer has
+                        found[at][key] = state.new_zeros(len(ends), *state.shape[1:])
+                    found[at][key][index.to(state.device)] = state
+        for at, states in found.items():
+            set_states(self.past.layers[at], states)
+
+    def _before(self, number: int, at: int) -> States:
+        """A layer's states before a pass; behind the last one, what the layer has."""
+        return self._passes[number].before[at] if number < len(self._passes) else self._states(at)
+
+    def _place(self, b: int, number: int, count: int) -> End:
+        """The same end, but (n, 0), before pass n or behind the last, where states are known."""
+        last = len(self._passes)
+        if number == last or count < self._passes[number].counts[b]:
+            return number, count
+        one = self._passes[number]
+        is_known = number + 1 < last or self._settled == last or count == one.width
+        return (number + 1, 0) if is_known and one.paths is None else (number, count)
+
+
+def _columns(
+    rows: Sequence[int], ends: Sequence[End | None], columns: Sequence[Sequence[int]] | None
+) -> tuple[Tensor, Tensor]:
+    """What these sequences keep of a pass, `[n, D]`, the first one repeated, and how many `[n]`."""
+    chosen = []
+    for b in rows:
+        end = ends[b]
+        assert end is not None
+        chosen.append(list(range(end[1]) if columns is None else columns[b]))
+    counts = torch.tensor(list(map(len, chosen)), dtype=torch.int64, device="cpu")
+    filled = [own + own[:1] * (int(counts.max()) - len(own)) for own in chosen]
+    return torch.tensor(filled, dtype=torch.int64, device="cpu"), counts
+
+
+def _paths(real: Tensor, parents: Sequence[Sequence[int]]) -> Paths:
+    """The rows of a pass with trees: what is before a tree, and the way to each of its leaves."""
+    rows: list[int] = []
+    columns: list[list[int]] = []
+    found = torch.zeros(2, *real.shape, dtype=torch.int64, device="cpu")
+    for b, (count, own) in enumerate(zip(real.sum(1).tolist(), parents, strict=True)):
+        first, inner = count - len(own), set(own)
+        for leaf in [node for node in range(len(own)) if node not in inner] or [-1]:
+            way = [*range(first), *(first + node for node in branch(own, leaf))]
+            for place, column in enumerate(way):
+                found[:, b, column] = torch.tensor([len(rows), place])
+            rows.append(b)
+            columns.append(way)
+    longest = max(map(len, columns))
+    filled = [[*way, *[way[-1] if way else 0] * (longest - len(way))] for way in columns]
+    return Paths(torch.tensor(rows, device="cpu"), torch.tensor(filled, device="cpu"), found)

@@ -1,0 +1,284 @@
+"""Models that keep recurrent states decode what they decode alone, however drafts are judged."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from table_model import chi_square
+from test_huggingface import alone, assert_session_is_exact
+from torch import Tensor
+
+transformers = pytest.importorskip("transformers", minversion="5.0")
+# Releases before keep one state a layer, or a model's own cache; that they refuse is tested below.
+pytest.importorskip("transformers", minversion="5.14")
+
+from rdk_cuda.decoding import Proposal, Proposer, SpeculativeDecoder, Step  # noqa: E402
+from rdk_cuda.integrations.huggingface import (  # noqa: E402
+    Generate,
+    HuggingFaceModel,
+    gated_mixers,
+    recurrent_check,
+)
+from rdk_cuda.integrations.huggingface import model as huggingface  # noqa: E402
+from rdk_cuda.integrations.huggingface.mixers import Pass  # noqa: E402
+from rdk_cuda.integrations.huggingface.recurrent_cache import RecurrentCache  # noqa: E402
+from tests.architectures import near  # noqa: E402
+from tests.recurrent_models import EACH, SIZE, STEPWISE, recurrent  # noqa: E402
+
+NEW, PLACES = 20, 4
+PROMPTS = [[random.Random(n).randrange(1, SIZE) for _ in range(n)] for n in (7, 1, 23, 12)]
+
+
+@cache
+def truth(name: str) -> list[list[int]]:
+    """What the library writes after each prompt, alone."""
+    model, texts = recurrent(name), []
+    for prompt in PROMPTS:
+        ids = torch.tensor([prompt])
+        options = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+        new = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+        texts.append(new[0, len(prompt) :].tolist())
+    return texts
+
+
+class Spoilt(Proposer):
+    """Drafts that are right up to a random place, as chains or as one branch of a tree."""
+
+    def __init__(self, texts: list[list[int]], *, trees: bool = False) -> None:
+        self.texts, self.trees = texts, trees
+
+    def reset(self, batch_size: int) -> None:
+        self.rng = random.Random(batch_size)
+
+    def propose(self, sequences: Sequence[Any], step: Step) -> Proposal:
+        chains = []
+        for text, s in zip(self.texts, sequences, strict=False):
+            draft = text[s.length : s.length + PLACES]
+            spoilt = self.rng.randrange(PLACES + 1)
+            if spoilt < len(draft):
+                draft[spoilt] = (draft[spoilt] + 1) % SIZE
+            chains.append(draft)
+        if not self.trees:
+            return Proposal.fixed(chains, step)
+        # Two roots with children each; the chain's places lie between the others.
+        tokens = torch.randint(1, SIZE, (len(chains), 2 * PLACES), generator=torch.manual_seed(3))
+        parents = torch.tensor([-1, -1, *range(2 * PLACES - 2)]).repeat(len(chains), 1)
+        for row, chain in zip(tokens, chains, strict=True):
+            row[1::2][: len(chain)] = torch.tensor(chain)
+        return Proposal.tree(tokens, parents, step)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_ragged_feeding_and_rollback_equal_fresh_forwards(name: str) -> None:
+    """Also back to before the last rollback, and to nothing: such sequences are read anew."""
+    model = recurrent(name)
+    wrapped = HuggingFaceModel(model)
+    assert wrapped._recurrent is not None
+    if transformers.__version__ >= "5.24":  # others ignored states before
+        assert wrapped._recurrent.stepwise == (name in STEPWISE)
+        assert wrapped._recurrent.gated == (name not in STEPWISE)
+    assert_session_is_exact(model, wrapped, seed=1)
+
+
+def mostly_right(name: str, *, trees: bool = False) -> Spoilt:
+    return Spoilt([old + new for old, new in zip(PROMPTS, truth(name), strict=True)], trees=trees)
+
+
+@pytest.mark.parametrize(
+    ("name", "trees"),
+    [
+        pytest.param(*each.values, trees, marks=pytest.mark.ci if trees and n else each.marks)
+        for trees in (False, True)
+        for n, each in enumerate(EACH)
+    ],
+)
+def test_greedy_tokens_are_those_of_generate(name: str, trees: bool) -> None:
+    """Four ragged prompts together and one alone, where 0 to all drafts are accepted."""
+    target, expected = HuggingFaceModel(recurrent(name)), truth(name)
+    decoder = SpeculativeDecoder(target, proposer=mostly_right(name, trees=trees))
+    together = decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0)
+    assert together.tokens == expected
+    judged, accepted = together.statistics.drafted, together.statistics.accepted
+    assert all(some < all_ for some, all_ in zip(accepted[:PLACES], judged, strict=False))
+    assert accepted[PLACES - 1] > 0
+    assert decoder.generate(PROMPTS[:1], max_new_tokens=NEW, temperature=0.0).tokens == expected[:1]
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_generate_writes_the_same_with_a_recurrent_drafter(name: str) -> None:
+    """In a padded batch; the drafter's states go back behind drafts that it made one by one."""
+    model = recurrent(name)
+    prompts = PROMPTS[:3:2]
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(own)) + own for own in prompts])
+    generate = Generate(near(model, 0.03), draft_length=3)
+    options: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+    mask = (ids > 0).long()
+    new = model.generate(ids, attention_mask=mask, custom_generate=generate, **options)
+    assert new[:, width:].tolist() == truth(name)[:3:2]
+    assert generate.statistics is not None
+    assert sum(generate.statistics.accepted) > 0
+
+
+def not_rolled_back(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(RecurrentCache, "_go_to", lambda *_: None)
+
+
+def window_off_by_one(patched: pytest.MonkeyPatch) -> None:
+    replay = Pass.replay
+
+    def shifted(one: Pass, *kept: Tensor) -> Any:
+        layers = replay(one, *kept)
+        for states in layers.values():
+            states["conv_states", 0] = states["conv_states", 0].roll(1, -1)
+        return layers
+
+    patched.setattr(Pass, "replay", shifted)
+
+
+def padding_in_front(patched: pytest.MonkeyPatch) -> None:
+    lay_out = huggingface.lay_out
+    patched.setattr(huggingface, "lay_out", lambda tokens, keep, in_front: lay_out(tokens, keep))
+
+
+@pytest.mark.parametrize("wrong", [not_rolled_back, window_off_by_one, padding_in_front])
+@pytest.mark.parametrize("name", ["nemotron_h", "lfm3"])
+def test_control_states_that_are_wrong_are_caught(
+    wrong: Callable[[pytest.MonkeyPatch], None], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At construction, unless only long prompts show it, and where the tokens are compared."""
+    model, expected = recurrent(name), truth(name)
+    wrong(monkeypatch)
+    if wrong is not padding_in_front:
+        with pytest.raises(ValueError, match=r"from its plain forward by .* tokens a pass"):
+            HuggingFaceModel(model)
+    monkeypatch.setattr(recurrent_check, "choose_reading", lambda *_: None)
+    decoder = SpeculativeDecoder(HuggingFaceModel(model), proposer=mostly_right(name))
+    assert decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0).tokens != expected
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_text", "nemotron_h"])
+def test_kernels_in_which_rejected_tokens_leave_a_trace_are_not_used(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sequences that keep equally many tokens are read again together instead, and exactly."""
+    monkeypatch.setattr(gated_mixers, "_zeroed", lambda values, kept: values)
+    model = recurrent(name)
+    wrapped = HuggingFaceModel(model)
+    assert wrapped._recurrent is not None
+    assert not wrapped._recurrent.gated
+    assert not wrapped._recurrent.stepwise
+    assert_session_is_exact(model, wrapped, seed=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_mixers_that_ignore_a_state_read_one_token_at_a_time(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In half precision the model's own noise hides it, but for a look at single mixers."""
+    several, single = (HuggingFaceModel(recurrent(name).to(dtype)) for name in ("lfm3", "jamba"))
+    assert several._recurrent is not None
+    assert not several._recurrent.stepwise
+    assert single._recurrent is not None
+    assert single._recurrent.stepwise
+    monkeypatch.setattr(Pass, "error_behind_states", lambda _: 0.0)
+    single = HuggingFaceModel(recurrent("jamba").to(dtype))
+    assert single._recurrent is not None
+    assert single._recurrent.stepwise == (dtype == torch.float32)
+
+
+PROMPT, LENGTH, SAMPLES = [5, 2, 2, 6, 1], 3, 3_000
+FALSE_ALARM, CAUGHT = 1e-4, 1e-6
+
+
+def hybrid() -> Any:
+    """A layer of Mamba 2 below attention, and a head that is sure enough for states to matter."""
+    layers = ["linear_attention", "full_attention"]
+    options = {"layers_block_type": layers, "tie_word_embeddings": False, "vocab_size": 8}
+    model = recurrent("nemotron_h", **options)
+    model.get_output_embeddings().weight.data.mul_(4)
+    return model
+
+
+def p_value() -> float:
+    """Of all continuations of a prompt, against the plain forward's probabilities."""
+    model = hybrid()
+    expected = {(): 1.0}
+    for _ in range(LENGTH):
+        rows = torch.tensor([[*PROMPT, *prefix] for prefix in expected])
+        with torch.no_grad():
+            after = model(rows, use_cache=False).logits[:, -1].double().softmax(1).tolist()
+        expected = {
+            (*prefix, token): p * q
+            for (prefix, p), row in zip(expected.items(), after, strict=True)
+            for token, q in enumerate(row)
+        }
+    drafter = HuggingFaceModel(near(model, 0.3))
+    decoder = SpeculativeDecoder(HuggingFaceModel(model), drafter, draft_length=2)
+    options: dict[str, Any] = {"max_new_tokens": LENGTH + 1, "temperature": 1.0}
+    new = decoder.generate([PROMPT] * SAMPLES, seeds=range(SAMPLES), **options).tokens
+    return chi_square(Counter(tuple(text[:LENGTH]) for text in new), expected)
+
+
+@pytest.mark.ci
+def test_samples_of_a_hybrid_have_its_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds are fixed; over seeds it fails falsely once in 10,000 times.
+
+    The control: states that are not rolled back are caught at 1e-6.
+    """
+    assert p_value() > FALSE_ALARM
+    not_rolled_back(monkeypatch)
+    monkeypatch.setattr(recurrent_check, "choose_reading", lambda *_: None)
+    assert p_value() < CAUGHT
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("minimax", {"block_size": 8, "num_local_experts": 2}, "not run over the library's cache"),
+        ("recurrent_gemma", {"lru_width": 32, "num_hidden_layers": 3}, r"layers \[0, 1\] where"),
+        ("xlstm", {"num_blocks": 2, "num_heads": 4}, "does not take .* position_ids"),
+        ("rwkv", {"attention_hidden_size": 32}, "does not take .* position_ids"),
+    ],
+)
+def test_models_with_states_elsewhere_are_refused(
+    name: str, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(TypeError, match=f"HuggingFaceModel: .* {reason}"):
+        HuggingFaceModel(recurrent(name, **changes))
+
+
+def test_releases_without_states_in_the_cache_refuse_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rdk_cuda.integrations.huggingface.attention._RECURRENT", set())
+    with pytest.raises(TypeError, match="keeps its past as LinearAttentionLayer and conv; only"):
+        HuggingFaceModel(recurrent("lfm3"))
+
+
+def test_trees_below_earlier_nodes_are_refused() -> None:
+    wrapped = HuggingFaceModel(recurrent("lfm3"))
+    wrapped.reset(1)
+    wrapped.feed_tree([[1, 2]], [2], [[-1]])
+    with pytest.raises(ValueError, match=r"has recurrent layers, and \[1\] nodes are read; needs"):
+        wrapped.feed_tree([[3]], [1], [[-1, 0]])
+
+
+def test_another_model_over_the_same_one_changes_nothing() -> None:
+    """Both have their hooks in the same modules, which `generate` alone does not notice."""
+    model = recurrent("nemotron_h")
+    first, second = HuggingFaceModel(model), HuggingFaceModel(model)
+    for wrapped in (first, second):
+        wrapped.reset(1)
+        wrapped.feed([PROMPTS[0]], [1])
+    found = [wrapped.feed([[3, 4, 5]], [3]).logits for wrapped in (first, second)]
+    assert torch.equal(*found)
+    torch.testing.assert_close(found[0][0], alone(model, [*PROMPTS[0], 3, 4, 5])[-3:])
+    hooks = [len(module._forward_pre_hooks) for module in model.modules()]
+    assert max(hooks) == 1

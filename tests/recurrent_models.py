@@ -1,0 +1,130 @@
+"""Tiny models with random weights that keep recurrent or convolution states, by model type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+SIZE = 61
+SMALL: dict[str, Any] = {
+    "vocab_size": SIZE,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 96,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+ALTERNATING = {"layer_types": ["linear_attention", "full_attention"] * 2}
+CONVOLUTIONS = {"layer_types": ["conv", "full_attention"] * 2}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+SHARED = EXPERTS | {"shared_expert_intermediate_size": 16}
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4,
+}
+LATENT = ALTERNATING | {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": None,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+}
+MAMBA = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 16,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 8,
+}
+TYPES: dict[str, dict[str, Any]] = {
+    # Delta rules.
+    "qwen3_5_text": DELTA | ALTERNATING | {"head_dim": 16},
+    "qwen3_5_moe_text": DELTA | ALTERNATING | SHARED | {"head_dim": 16},
+    "qwen3_next": DELTA | ALTERNATING | SHARED | {"head_dim": 8},
+    "olmo_hybrid": DELTA | ALTERNATING | {"linear_num_key_heads": 4},
+    "kimi_linear": LATENT | {"linear_head_dim": 8, "linear_num_heads": 4},
+    "bailing_hybrid": LATENT
+    | {"head_dim": 8, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
+    "lara_mini": DELTA | SHARED | {"head_dim": 8, "sliding_window": 6},
+    # Mamba 2.
+    "nemotron_h": {
+        "layers_block_type": [
+            "linear_attention",
+            "mlp",
+            "full_attention",
+            "linear_attention",
+            "moe",
+        ],
+        "head_dim": 8,
+        "ssm_state_size": 16,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 8,
+        "n_groups": 1,
+        "chunk_size": 8,
+        "n_routed_experts": 4,
+        "moe_intermediate_size": 16,
+        "moe_shared_expert_intermediate_size": 16,
+    },
+    "granitemoehybrid": MAMBA
+    | ALTERNATING
+    | {"num_local_experts": 4, "shared_intermediate_size": 16},
+    "bamba": MAMBA | {"attn_layer_indices": [1, 3]},
+    "falcon_h1": MAMBA | {"num_hidden_layers": 2, "mamba_d_ssm": 64},
+    "mamba2": {"num_hidden_layers": 2, "num_heads": 8, "head_dim": 8, "state_size": 16}
+    | {"n_groups": 1, "chunk_size": 8},
+    "zamba2": {
+        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+        "mamba_d_state": 8,
+        "n_mamba_heads": 8,
+        "mamba_headdim": 8,
+        "chunk_size": 8,
+        "num_key_value_heads": 4,
+    },
+    # Mamba: one token at a time.
+    "mamba": {"num_hidden_layers": 2, "state_size": 8},
+    "falcon_mamba": {"num_hidden_layers": 2, "state_size": 8},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8},
+    # Convolutions alone.
+    "lfm2": CONVOLUTIONS | {"block_auto_adjust_ff_dim": False},
+    "lfm2_moe": CONVOLUTIONS | EXPERTS | {"num_dense_layers": 1},
+    "lfm3": {"head_dim": 8, "sliding_window": 6}
+    | {"layer_types": ["conv", "full_attention", "conv", "sliding_attention"]},
+    "zaya": {"num_hidden_layers": 2, "head_dim": 8, "num_experts": 4}
+    | {"moe_intermediate_size": 16, "router_hidden_size": 16},
+}
+STEPWISE = {"mamba", "falcon_mamba", "jamba"}
+# One for each way to keep a state: the others differ in what is around it.
+FEW = ("qwen3_5_text", "nemotron_h", "falcon_h1", "jamba", "lfm3")
+EACH = [pytest.param(name, marks=[] if name in FEW else pytest.mark.ci) for name in TYPES]
+
+
+def recurrent(name: str, seed: int = 0, kind: str = "AutoModelForCausalLM", **changes: Any) -> Any:
+    """Of this model type, its weights large enough to matter; skipped where a release lacks it."""
+    if name not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"Transformers {transformers.__version__} has no {name}")
+    arguments = changes if "text_config" in changes else SMALL | TYPES.get(name, {}) | changes
+    config = transformers.AutoConfig.for_model(name, **arguments)
+    torch.manual_seed(seed)
+    model = getattr(transformers, kind).from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            # Larger ones there would make states forget at once.
+            plain = weight.dim() > 1 and "A_log" not in key and "conv" not in key
+            weight.mul_(3.0 if plain else 1.0)
+    return model.eval()
