@@ -217,13 +217,15 @@ def test_a_verification_with_another_q_would_be_caught(
 ) -> None:
     """Sums of draft states are eight times theirs, so `q` is an eighth of what was drawn from."""
     engine.use(drafters / "pruned-6.25")
-    own = DraftArena._keep
+    own = DraftArena.draft
 
-    def keep(self: DraftArena, slots: Tensor, step: Tensor, *rows: Tensor | None) -> None:
-        logits, stats, *dynamic = rows
-        own(self, slots, step, logits, stats * torch.tensor([1.0, 8.0]), *dynamic)
+    def draft(self: DraftArena, logits: Tensor, step: Any, *, slots: Any, **of: Tensor) -> Tensor:
+        drawn = own(self, logits, step, slots=slots, **of)
+        kept = torch.arange(len(logits)) if slots is None else slots.long()
+        self.rows.stats[kept, step, 1] *= 8
+        return drawn
 
-    monkeypatch.setattr(DraftArena, "_keep", keep)
+    monkeypatch.setattr(DraftArena, "draft", draft)
     params = SamplingParams(temperature=1.0, max_tokens=3)
     drawn = engine.tokens([PROMPTS[13]] * 384, params)
     assert Joint(PROMPTS[13], 3, temperature=1.0).p_value(drawn) < FALSE_ALARM

@@ -329,7 +329,8 @@ class HuggingFaceModel:
 def _kept(output: Output, sizes: Sequence[int], keep: Sequence[int]) -> Output:
     """Of rows for all tokens, those of the kept ones, at the front."""
     rows = torch.arange(max(keep), device=output.logits.device)
-    skipped = torch.tensor(sizes, device=rows.device) - torch.tensor(keep, device=rows.device)
+    more = [size - own for size, own in zip(sizes, keep, strict=True)]
+    skipped = torch.tensor(more, dtype=torch.int64, device=rows.device)
     at = (skipped[:, None] + rows).clamp(max=output.logits.shape[1] - 1)
     batch = torch.arange(len(at), device=rows.device)[:, None]
     hidden = None if output.hidden is None else output.hidden[batch, at]

@@ -238,9 +238,13 @@ def _paths(real: Tensor, parents: Sequence[Sequence[int]]) -> Paths:
         for leaf in [node for node in range(len(own)) if node not in inner] or [-1]:
             way = [*range(first), *(first + node for node in branch(own, leaf))]
             for place, column in enumerate(way):
-                found[:, b, column] = torch.tensor([len(rows), place])
+                found[0, b, column], found[1, b, column] = len(rows), place
             rows.append(b)
             columns.append(way)
     longest = max(map(len, columns))
     filled = [[*way, *[way[-1] if way else 0] * (longest - len(way))] for way in columns]
-    return Paths(torch.tensor(rows, device="cpu"), torch.tensor(filled, device="cpu"), found)
+
+    def on_host(values: Any) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device="cpu")
+
+    return Paths(on_host(rows), on_host(filled), found)
