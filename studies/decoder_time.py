@@ -2,7 +2,7 @@
 
 `python -m studies.decoder_time` decodes with models that return the same logits every time, and
 makes the calls that a step cannot do without, K of `rdk_cuda.draft` and one of `rdk_cuda.verify`,
-and the models', on the same logits, in turn. What a step takes beyond those is the decoder's. With
+and the models', on the same logits, in turn. The rest of a step's time is the decoder's. With
 `--vocabulary 64` the operators take the least. The least of many rounds is next to the median,
 since it changes less with what else runs.
 
@@ -130,7 +130,7 @@ def measure(batch: int, vocabulary: int, rounds: int) -> dict[str, Any]:
 
 
 def asking(batch: int, rounds: int) -> list[dict[str, Any]]:
-    """What a source takes for a draft, with all tokens and with new ones; the least and medians.
+    """Time a source for a draft, with all tokens and with new ones; the least and medians.
 
     Of a vocabulary whose more frequent quarter is kept; 8% of the text are other tokens.
     """

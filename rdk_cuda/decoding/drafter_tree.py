@@ -289,7 +289,7 @@ class DrafterTree(DrafterChain):
 
 
 def _paths(trees: Sequence[_Growing], row: int) -> list[list[int]]:
-    """What leads to each tree's node of this place in the frontier."""
+    """Return the tokens up to each tree's node of this place in the frontier."""
     nodes = [tree.frontier[row] if row < len(tree.frontier) else -1 for tree in trees]
     return [tree.path(node) for tree, node in zip(trees, nodes, strict=True)]
 

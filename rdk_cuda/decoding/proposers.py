@@ -146,8 +146,8 @@ class DrafterChain(Proposer):
         """As `Proposer.rollback`."""
         self.drafter.rollback(lengths)
         self._width = None
-        for _, read in self._followed.values():  # of a sequence that has ended nothing changes
-            read[:] = [min(n, new or n) for n, new in zip(read, lengths, strict=True)]
+        for _, read in self._followed.values():
+            read[:] = map(min, read, lengths)
 
     def observe(self, states: Sequence[Tensor] | None) -> None:
         """As `Proposer.observe`, for a `StateDrafter`."""
@@ -185,7 +185,7 @@ class DrafterChain(Proposer):
                 for s, new in zip(sequences, newest, strict=True):
                     s.context += new
                 continue
-            goes_on = [True] * len(places)
+            alike, goes_on = False, [True] * len(places)
             if self.length is not None and place + 1 < most:
                 goes_on = self.length(seen).tolist()
             for b, new in enumerate(newest):
@@ -206,7 +206,7 @@ class DrafterChain(Proposer):
         if min(map(len, chains)) < longest:
             tokens = padded(chains, self.affinity.device)
             draft = draft.proposing(tokens)
-        return Proposal(tokens, draft, drafts=(tokens, chains))
+        return Proposal(tokens, draft).with_lists(chains)
 
     def _places(self, sequences: Sequence[Continuation], step: Step) -> list[int]:
         """How many tokens each sequence drafts: the drafter has to read all that precedes one."""
@@ -258,7 +258,7 @@ class DrafterChain(Proposer):
     def dynamic_of(
         self, sequences: Sequence[Continuation], output: Output, *, row: int = 0, paths: Any = None
     ) -> dict[str, Any]:
-        """What the drafter's row brings along, if anything.
+        """Name what the drafter's row brings along, if anything.
 
         Args:
             paths: the tokens that follow each sequence's decided ones there; None: its drafts.

@@ -28,8 +28,9 @@ class ChainReading:
 
     def __init__(self, proposal: Proposal, sequences: Sequence[Continuation], step: Step) -> None:
         self.proposal, self.sequences, self.step = proposal, sequences, step
-        self.nodes = list(map(len, proposal.drafts[1])) if proposal.drafts else []
-        proposed = [] if proposal.drafts else proposal.tokens.tolist()
+        listed = proposal.lists()
+        self.nodes = [] if listed is None else list(map(len, listed))
+        proposed = proposal.tokens.tolist() if listed is None else []
         for b, (s, row) in enumerate(zip(sequences, proposed, strict=False)):
             drafts = row[: row.index(-1)] if -1 in row else row
             if drafts and len(drafts) >= step.room[b]:
@@ -189,7 +190,7 @@ def reading_of(
     neither read nor accepted. None is drawn, so that depends on no drawn token.
     """
     tokens = proposal.tokens
-    if proposal.drafts is None or proposal.drafts[0] is not tokens:
+    if proposal.lists() is None:
         used = tokens.where((tokens >= 0) & (tokens < size), -1)
         proposal = proposal._replace(tokens=used, drafts=None)
     kind = ChainReading if proposal.parents is None else TreeReading

@@ -69,6 +69,7 @@ class Followed:
         self._source = given
         follow: Any = getattr(given, "follow", lambda batch_size: None)
         self._own: Callable[..., Tensor] | None = follow(batch_size)
+        self.read([0] * batch_size, [[]] * batch_size)
 
     def read(self, kept: Sequence[int], new: Sequence[Sequence[int]]) -> None:
         """Take what has changed.
@@ -92,7 +93,7 @@ class Followed:
         self._named = [rows(self.contexts, kept, new) for rows in self._rows]
 
     def __call__(self, contexts: object = None, *, hidden: Tensor | None = None) -> Tensor:
-        """What the source names behind the sequences, once for each `read`: `[B, C]`.
+        """Name what the source does behind the sequences, once for each `read`: `[B, C]`.
 
         Args:
             contexts: not looked at.
@@ -136,7 +137,7 @@ def _row(ids: Sequence[int], limit: bytes | None) -> _Row:
 
 
 def _rows(source: Any, batch: int, limit: bytes | None) -> _Rows:
-    """What names a source's tokens; those outside of a limit are left out."""
+    """Make the function that names a source's tokens; those outside of a limit are left out."""
     if isinstance(source, RecentTokens):
         return _RecentRows(source, batch, limit)
     offsets, tokens = source.offsets.cpu().numpy(), source.tokens.cpu().numpy()

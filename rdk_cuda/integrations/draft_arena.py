@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rdk_cuda import _ops as operators
 from rdk_cuda import parallel
+from rdk_cuda._ops.inputs import whole_number
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.functional import METHODS, Method, StepRows, Verified
 from rdk_cuda.functional.step import affinity_columns, packed
@@ -107,7 +108,11 @@ class DraftArena:
                 f"DraftArena.draft: logits are {logits.dtype}; the arena keeps "
                 f"{self.rows.logits.dtype}: make it with dtype={logits.dtype}"
             )
-        place, place_id = (step, None) if isinstance(step, int) else (0, step.reshape(1))
+        place, place_id = 0, None
+        if isinstance(step, Tensor):
+            place_id = step.reshape(1)
+        else:
+            place = whole_number("DraftArena.draft", "step", step)
         tokens: Tensor = operators.draft_step(
             logits,
             *self.rows.memory,

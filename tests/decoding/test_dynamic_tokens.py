@@ -30,7 +30,8 @@ from rdk_cuda.decoding import (
     Output,
     SpeculativeDecoder,
 )
-from rdk_cuda.decoding.generation import Kind
+from rdk_cuda.decoding.generation import Continuation, Kind
+from rdk_cuda.decoding.models import feed_unread
 from rdk_cuda.dynamic_tokens import DynamicTokens, with_recent_bonus
 
 SIZE = 9
@@ -253,3 +254,26 @@ def test_a_drafter_without_hidden_states_is_refused() -> None:
     speculative.proposer.drafter = Blind(TABLE[:, VOCABULARY.draft_ids], SIZE)
     with pytest.raises(ValueError, match="dynamic_tokens need a drafter that gives hidden"):
         speculative.generate(PROMPTS, max_new_tokens=3)
+
+
+def test_a_sequence_that_takes_another_s_place_is_asked_about_alone() -> None:
+    """A rollback to 0 forgets the one before, for sources, too."""
+    seen: list[list[int]] = []
+
+    def source(contexts: Sequence[Sequence[int]]) -> Tensor:
+        seen.append(list(contexts[0]))
+        return every_pruned_token(contexts)
+
+    drafter = TableModel(TABLE[:, VOCABULARY.draft_ids], SIZE)
+    chain = DrafterChain(
+        drafter,
+        Affinity.intersection(VOCABULARY),
+        dynamic_tokens=source,
+        full_head=(TABLE.T.contiguous(), None),
+    )
+    chain.reset(1)
+    for tokens in ([1, 7, 3, 8], [5, 6, 8, 2, 2], [4]):
+        own = [Continuation(tokens, len(tokens), len(tokens), len(tokens) + 9, ())]
+        chain.dynamic_of(own, feed_unread(drafter, own, [1]))
+        chain.rollback([0])
+    assert seen == [[1, 7, 3, 8], [5, 6, 8, 2, 2], [4]]

@@ -90,7 +90,7 @@ SOURCES: dict[str, Any] = {
 
 
 def histories(seed: int, batch: int, calls: int) -> list[tuple[list[int], list[list[int]]]]:
-    """What is kept and new in each call; at times a sequence goes and another joins."""
+    """Draw what is kept and new in each call; at times a sequence goes and another joins."""
     rng, held, found = random.Random(seed), [0] * batch, []
     for _ in range(calls):
         kept = [

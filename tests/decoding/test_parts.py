@@ -233,3 +233,49 @@ def test_a_proposer_of_its_own_may_draft_into_rows_and_propose_fewer() -> None:
         return decoder.generate([PROMPT, PROMPT], max_new_tokens=[6, 3], seeds=3).tokens
 
     assert tokens(rdk_cuda.StepRows(AFFINITY, slots=2, places=4)) == tokens(None)
+
+
+def test_a_proposer_may_write_other_tokens_over_those_that_were_drawn() -> None:
+    """The target reads what is proposed, also where the tensor is the one that was drawn into."""
+    plain = SpeculativeDecoder(TARGET, affinity=AFFINITY, proposer=chain())
+    expected = plain.generate([PROMPT, PROMPT[1:]], max_new_tokens=12, temperature=0.0).tokens
+
+    class Corrected(DrafterChain):
+        def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+            proposal = super().propose(sequences, step)
+            for b, s in enumerate(sequences):
+                whole = (PROMPT, PROMPT[1:])[b] + expected[b]
+                right = whole[s.length :][: proposal.tokens.shape[1]]
+                proposal.tokens[b, : len(right)] = torch.tensor(right)
+            return proposal
+
+    wrong = TableModel(pruned(-TARGET.table, AFFINITY), SIZE)
+    own = Corrected(wrong, AFFINITY, draft_length=3)
+    decoder = SpeculativeDecoder(TARGET, affinity=AFFINITY, proposer=own)
+    found = decoder.generate([PROMPT, PROMPT[1:]], max_new_tokens=12, temperature=0.0)
+    assert found.tokens == expected
+    assert found.statistics.resampled == 0
+
+
+def test_a_draft_that_has_ended_does_not_go_on_while_others_do() -> None:
+    """A row without a distribution ends its sequence's draft, whatever is drawn behind it."""
+
+    class Half(TableModel):
+        def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int], *of: Any) -> Any:
+            output = super().feed(tokens, keep, *of)
+            output.logits[1] = torch.nan if keep[1] else 0.0  # a row that is not kept is any
+            return output
+
+    proposed: list[list[list[int]]] = []
+
+    class Seen(DrafterChain):
+        def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
+            proposal = super().propose(sequences, step)
+            proposed.append(proposal.tokens.tolist())
+            return proposal
+
+    own = Seen(Half(pruned(DRAFTER, AFFINITY), SIZE), AFFINITY, draft_length=3)
+    decoder = SpeculativeDecoder(TARGET, affinity=AFFINITY, proposer=own)
+    decoder.generate([PROMPT, PROMPT[1:]], max_new_tokens=6, temperature=1.0, seeds=5)
+    assert any(len(first) > 1 for first, _ in proposed)
+    assert {token for _, second in proposed for token in second} == {-1}

@@ -94,6 +94,8 @@ def test_what_does_not_fit_is_named() -> None:
         arena.draft(torch.zeros(1, 3), 2, **key)
     with pytest.raises(RuntimeError, match="draft_step: draft_logits has 4 columns, but needs 3"):
         arena.draft(torch.zeros(1, 4), 0, **key)  # of a drafter that the affinity is not for
+    with pytest.raises(TypeError, match=r"DraftArena\.draft: step is 1\.0; needs an integer"):
+        arena.draft(torch.zeros(1, 3), 1.0, **key)  # type: ignore[arg-type]
     two = dict.fromkeys(("seeds", "positions"), torch.zeros(2, dtype=torch.int64))
     with pytest.raises(RuntimeError, match=r"draft_step: slots has shape \[1\], but needs \[2\]"):
         arena.draft(torch.zeros(2, 3), 0, slots=one, temperature=torch.ones(2), **two)

@@ -103,12 +103,19 @@ def test_text_alone_is_continued_as_by_the_library(name: str) -> None:
 def test_images_and_their_positions_are_refused() -> None:
     model = recurrent("llama")
     config = transformers.GenerationConfig(max_new_tokens=3)
-    refuse_unsupported(model, config, [], {"mm_encoder_outputs": {}})
-    with pytest.raises(ValueError, match="mm_encoder_outputs was given for the model's forward"):
-        refuse_unsupported(model, config, [], {"mm_encoder_outputs": {"image": torch.ones(1)}})
+    none: dict[str, Any] = {"mm_encoder_outputs": {}, "mm_token_type_ids": torch.zeros(2, 5)}
+    refuse_unsupported(model, config, [], none)
+    for name, value in (
+        ("mm_encoder_outputs", {"image": torch.ones(1)}),
+        ("mm_encoder_outputs", torch.zeros(2)),
+        ("mm_token_type_ids", torch.ones(2, 5)),
+    ):
+        with pytest.raises(ValueError, match=f"{name} was given for the model's forward"):
+            refuse_unsupported(model, config, [], none | {name: value})
     positions = (MASK.cumsum(1) - 1).clamp(min=0).repeat(4, 1, 1)
     arguments = {"attention_mask": MASK, "position_ids": positions}
     assert prompts_of(IDS_GIVEN, arguments) == [[5, 6, 7], [9, 8, 7, 6, 5]]
     positions[2, 1, 3:] -= 1  # where an image would be
-    with pytest.raises(ValueError, match="position_ids do not count the tokens"):
-        prompts_of(IDS_GIVEN, arguments)
+    for others in (positions, positions[:3, [0, 1, 0, 1, 0]], positions[0, 0]):
+        with pytest.raises(ValueError, match="position_ids do not count the tokens"):
+            prompts_of(IDS_GIVEN, arguments | {"position_ids": others})

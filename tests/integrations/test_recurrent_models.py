@@ -37,7 +37,7 @@ PROMPTS = [[random.Random(n).randrange(1, SIZE) for _ in range(n)] for n in (7, 
 
 @cache
 def truth(name: str) -> list[list[int]]:
-    """What the library writes after each prompt, alone."""
+    """Have the library continue each prompt, alone."""
     model, texts = recurrent(name), []
     for prompt in PROMPTS:
         ids = torch.tensor([prompt])
@@ -282,3 +282,34 @@ def test_another_model_over_the_same_one_changes_nothing() -> None:
     torch.testing.assert_close(found[0][0], alone(model, [*PROMPTS[0], 3, 4, 5])[-3:])
     hooks = [len(module._forward_pre_hooks) for module in model.modules()]
     assert max(hooks) == 1
+
+
+def test_states_that_go_back_keep_no_graph_of_gradients() -> None:
+    """Parameters are as `from_pretrained` leaves them; memory would grow with each step."""
+    wrapped = HuggingFaceModel(recurrent("nemotron_h"))
+    wrapped.reset(2)
+    wrapped.feed([PROMPTS[0]] * 2, [1, 1])
+    lengths = list(wrapped.lengths)
+    for _ in range(2):
+        wrapped.feed([[5, 6, 7]] * 2, [3, 3])
+        lengths = [lengths[0] + 3, lengths[1] + 1]
+        wrapped.rollback(lengths)
+    cache = wrapped._recurrent
+    assert cache is not None
+    assert not any(s.requires_grad for at in cache._at for s in cache._states(at).values())
+
+
+def test_a_mixer_without_its_hooks_is_refused() -> None:
+    """Its layer would go back to states of zeros."""
+    model = recurrent("lfm3")
+    wrapped = HuggingFaceModel(model)
+    assert wrapped._recurrent is not None
+    mixer: Any = next(iter(wrapped._recurrent.mixers))
+    hooks = mixer._forward_pre_hooks.copy()
+    mixer._forward_pre_hooks.clear()
+    wrapped.reset(1)
+    wrapped.feed([[3, 4, 5]], [1])
+    wrapped.feed([[1, 2, 3]], [3])
+    with pytest.raises(RuntimeError, match="was replaced, or has lost its hooks; wrap the model"):
+        wrapped.rollback([4])
+    mixer._forward_pre_hooks.update(hooks)

@@ -142,7 +142,10 @@ def refuse_unsupported(
                 )
     for argument, value in model_arguments.items():
         # Of a model that also reads images, the library passes what encoders made of none.
-        is_empty = value is None or (argument == "mm_encoder_outputs" and not value)
+        is_empty = value is None or (
+            (argument == "mm_encoder_outputs" and isinstance(value, Mapping) and not len(value))
+            or (argument == "mm_token_type_ids" and not bool(torch.as_tensor(value).any()))
+        )
         if not is_empty and argument not in _MODEL_ARGUMENTS:
             raise ValueError(
                 f"Generate: {argument} was given for the model's forward; needs input_ids and "
@@ -183,10 +186,11 @@ def prompts_of(input_ids: Tensor, model_arguments: Mapping[str, Any]) -> list[li
         )
     positions = model_arguments.get("position_ids")
     if positions is not None:
-        expected = (mask.cumsum(1) - 1).where(mask > 0, 0)
-        given = positions.to(mask.device).where(mask > 0, 0)
         # Or [n, B, W], also of times, heights and widths: all are alike without images.
-        if given.shape[-1:] != mask.shape[1:] or bool((given != expected).any()):
+        fits = positions.dim() in (2, 3) and positions.shape[-1] == mask.shape[1]
+        fits = fits and positions.shape[-2] in (1, len(mask))
+        expected = mask.cumsum(1) - 1
+        if not fits or bool(((positions.to(mask.device) != expected) & (mask > 0)).any()):
             raise ValueError(
                 "Generate: position_ids do not count the tokens of each row from 0; leave them out"
             )

@@ -66,7 +66,7 @@ class PassCache(DynamicCache):  # type: ignore[misc]
 
 
 class _MixerCache(DynamicCache):  # type: ignore[misc]
-    """What a mixer is given in its place. `finish` makes the mixer's own output of what it gave."""
+    """A mixer's cache in its place. `finish` makes the mixer's own output of what it gave."""
 
     finish: Callable[[Any], Any] | None = None
 
@@ -80,7 +80,7 @@ class _StatesWritten(Exception):  # noqa: N818  (no error)
 
 
 class _StatesAlone(_MixerCache):
-    """What a mixer is given where only its states are wanted."""
+    """A mixer's cache where only its states are wanted."""
 
     def update_recurrent_state(self, states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         super().update_recurrent_state(states, *args, **kwargs)
@@ -148,6 +148,11 @@ class Pass:
 
     def replay(self, rows: Tensor, columns: Tensor, counts: Tensor) -> dict[int, States]:
         """The states after the first `counts [n]` of `columns [n, D]` of sequences `rows [n]`."""
+        if self._given.keys() != self.before.keys():
+            raise RuntimeError(
+                "HuggingFaceModel: a module that writes recurrent states was replaced, or has lost "
+                "its hooks; wrap the model again after changing it"
+            )
         found: dict[int, States] = {}
         for layer in self._given:
             before = rows_of(self.before[layer], rows)
@@ -219,7 +224,7 @@ class Pass:
     def _read(
         self, layer: int, states: States, rows: Tensor, columns: Tensor, steps: int | None = None
     ) -> States:
-        """What a layer's mixers make of its states, which they write over, in so many steps."""
+        """Run a layer's mixers over its states, which they write over, in so many steps."""
         width = columns.shape[1]
         if steps is None:
             steps = width if self.stepwise and states else 1

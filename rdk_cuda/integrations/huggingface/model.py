@@ -169,6 +169,7 @@ class HuggingFaceModel:
                 )
         return self._feed(tokens, keep, parents)
 
+    @torch.no_grad()
     def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
         """As `rdk_cuda.decoding.TreeModel.keep_paths`."""
         self._cache.keep_paths(paths)
@@ -204,6 +205,7 @@ class HuggingFaceModel:
         rows = zip(torch.cat(states, dim=1), real, strict=True)
         return output._replace(states=[row[own.to(self.device)] for row, own in rows])
 
+    @torch.no_grad()  # recurrent layers read again what is kept
     def rollback(self, lengths: Sequence[int]) -> None:
         """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is."""
         if len(lengths) != len(self.lengths) or min(lengths, default=0) < 0:

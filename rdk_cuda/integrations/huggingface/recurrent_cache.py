@@ -1,7 +1,7 @@
 """A cache for models with recurrent layers: slots of keys and values, and states that go back.
 
 A row's tokens begin at its first column and padding is behind them, where it reaches no state of
-theirs; padding in front would shift what a convolution sees. What a sequence keeps of the passes
+theirs; padding in front would shift what a convolution sees. All that a sequence keeps of passes
 since the last rollback is read again by the mixers alone (`mixers.py`), sequences that keep equally
 many columns together. A state from before those passes is not kept: a sequence that is cut back
 further is read anew, from its first token.
@@ -217,7 +217,7 @@ class RecurrentCache(SlotCache):
 def _columns(
     rows: Sequence[int], ends: Sequence[End | None], columns: Sequence[Sequence[int]] | None
 ) -> tuple[Tensor, Tensor]:
-    """What these sequences keep of a pass, `[n, D]`, the first one repeated, and how many `[n]`."""
+    """List what sequences keep of a pass, `[n, D]`, the first repeated; and how many, `[n]`."""
     chosen = []
     for b in rows:
         end = ends[b]
