@@ -144,7 +144,11 @@ def refuse_unsupported(
         # Of a model that also reads images, the library passes what encoders made of none.
         is_empty = value is None or (
             (argument == "mm_encoder_outputs" and isinstance(value, Mapping) and not len(value))
-            or (argument == "mm_token_type_ids" and not bool(torch.as_tensor(value).any()))
+            or (
+                argument == "mm_token_type_ids"
+                and isinstance(value, Tensor)
+                and not bool(value.any())
+            )
         )
         if not is_empty and argument not in _MODEL_ARGUMENTS:
             raise ValueError(
