@@ -181,8 +181,8 @@ def verify_packed(step: dict[str, Any], target_size: int, group: Any = None) -> 
     shards = _shards(step["target_logits"], target_size, group)
     logits, first = _recut(step["target_logits"], shards, group)
     step = step | {"target_logits": logits, "first_chunk": first}
-    names = OPERATORS["sum_shard"].arguments
-    own = operators.sum_shard(**{n: (step | {"target_size": target_size})[n] for n in names})
+    given = step | {"target_size": target_size}
+    own = operators.sum_shard(**{name: given[name] for name in OPERATORS["sum_shard"].arguments})
     # z at a draft is -inf but where the draft is
     call = partial(operators.verify_shard, **step, sums=_gathered(own, 1, shards, group))
     _, _, drawn, _ = call()

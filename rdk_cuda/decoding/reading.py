@@ -29,9 +29,9 @@ class ChainReading:
     def __init__(self, proposal: Proposal, sequences: Sequence[Continuation], step: Step) -> None:
         self.proposal, self.sequences, self.step = proposal, sequences, step
         listed = proposal.lists()
-        self.nodes = [] if listed is None else list(map(len, listed))
-        proposed = proposal.tokens.tolist() if listed is None else []
-        for b, (s, row) in enumerate(zip(sequences, proposed, strict=False)):
+        self.nodes = list(map(len, listed or ()))
+        proposed = () if listed else zip(sequences, proposal.tokens.tolist(), strict=True)
+        for b, (s, row) in enumerate(proposed):
             drafts = row[: row.index(-1)] if -1 in row else row
             if drafts and len(drafts) >= step.room[b]:
                 raise ValueError(

@@ -179,9 +179,8 @@ class Pass:
         read = {number: own[rows.to(own.device)] for number, own in self.read[layer].items()}
         if len(sizes) < len(states) or not read:
             kept = torch.arange(width, device="cpu") < counts[:, None]
-            calls = self._given[layer]
-            cache = _cache_of(_cache_in(calls[0][1], PassCache).layers[layer], layer, states)
-            for mixer, given in calls:
+            cache = self._cache(layer, states)
+            for mixer, given in self._given[layer]:
                 if (forward := gated_forward(mixer, kept)) is None:
                     return None
                 # A recurrent state is written last; where there is one, nothing is behind it.
@@ -228,15 +227,19 @@ class Pass:
         width = columns.shape[1]
         if steps is None:
             steps = width if self.stepwise and states else 1
-        calls = self._given[layer]
-        cache = _cache_of(_cache_in(calls[0][1], PassCache).layers[layer], layer, states)
-        for mixer, given in calls:
+        cache = self._cache(layer, states)
+        for mixer, given in self._given[layer]:
             given = self._taken(given, rows, columns)
             for step in range(steps):
                 one = given if steps == 1 else _column(given, len(rows), width, step)
                 args, kwargs = _with_cache(one, cache)
                 mixer(*args, **kwargs)
         return states_of(cache.layers[layer])
+
+    def _cache(self, layer: int, states: States) -> _MixerCache:
+        """Make a cache with a copy of the pass's layer, in these states."""
+        _, given = self._given[layer][0]
+        return _cache_of(_cache_in(given, PassCache).layers[layer], layer, states)
 
     def _taken(self, given: Arguments, rows: Tensor, columns: Tensor) -> Arguments:
         size = len(self.counts), self.width
