@@ -12,6 +12,7 @@ from rdk_cuda.calibration.methods import FULL, Method
 from rdk_cuda.calibration.recording import Each
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.generation import Kind, Statistics
+from rdk_cuda.decoding.models import CausalModel, Output
 from rdk_cuda.dynamic_tokens.columns import FullHead
 from rdk_cuda.evaluation.timing import Watch
 from rdk_cuda.integrations.eagle3 import Eagle3Drafter
@@ -38,9 +39,14 @@ class Case(NamedTuple):
 
 
 class Way(Protocol):
-    """A way to continue prompts of one length by some tokens, past end tokens."""
+    """A way to continue prompts of one length by some tokens, past end tokens.
+
+    Attributes:
+        model_seconds: so far in the passes of its models; None where that is not known.
+    """
 
     name: str
+    model_seconds: float | None
 
     def __call__(
         self,
@@ -59,6 +65,7 @@ class Ours:
     Attributes:
         lengths: K, how many drafts a pass may get, ascending.
         chosen: the one that is taken in a case; the longest if none was chosen.
+        model_seconds: in `feed` of its models. None on a GPU, where passes go on behind it.
     """
 
     def __init__(
@@ -70,10 +77,11 @@ class Ours:
     ) -> None:
         self.name, self.lengths = name, tuple(lengths)
         self.chosen: dict[Case, int] = {}
+        self.model_seconds = None if models.pair.target.device.type == "cuda" else 0.0
         self.decoders = {
             (temperature, length): decoder
             for temperature, method in methods.items()
-            for length, decoder in decoders_of(models, method, lengths)
+            for length, decoder in decoders_of(models, method, lengths, self._watch)
         }
 
     def __call__(
@@ -84,15 +92,30 @@ class Ours:
         seeds: list[int],
         on_tokens: OnTokens | None = None,
     ) -> tuple[list[list[int]], Statistics | None]:
-        """As of `Way`."""
+        """As `Way` says."""
         decoder = self.decoders[case.temperature, self.chosen.get(case, self.lengths[-1])]
         options: dict[str, Any] = {"temperature": case.temperature, "seeds": seeds}
         done = decoder.generate(prompts, max_new_tokens=tokens, on_tokens=on_tokens, **options)
         return done.tokens, done.statistics
 
+    def _watch(self, model: CausalModel) -> None:
+        feed = model.feed
+
+        def timed(tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
+            begin = time.perf_counter()
+            try:
+                return feed(tokens, keep)
+            finally:
+                if self.model_seconds is not None:
+                    self.model_seconds += time.perf_counter() - begin
+
+        model.feed = timed  # type: ignore[method-assign]
+
 
 class Transformers:
     """The library's own `generate`, alone or with an assistant."""
+
+    model_seconds: float | None = None
 
     def __init__(self, name: str, models: Models, *, assisted: bool) -> None:
         self.name, self.target = name, models.pair.target
@@ -106,7 +129,7 @@ class Transformers:
         seeds: list[int],
         on_tokens: OnTokens | None = None,
     ) -> tuple[list[list[int]], Statistics | None]:
-        """As of `Way`."""
+        """As `Way` says."""
         torch.manual_seed(seeds[0])
         ids = torch.tensor(prompts, dtype=torch.int64, device=self.target.device)
         options: dict[str, Any] = {"max_new_tokens": tokens, "eos_token_id": None, **self.options}
@@ -120,15 +143,22 @@ class Transformers:
 
 
 def decoders_of(
-    models: Models, method: Method | None, lengths: Sequence[int]
+    models: Models,
+    method: Method | None,
+    lengths: Sequence[int],
+    watch: Callable[[CausalModel], None] = lambda model: None,
 ) -> Iterator[tuple[int, SpeculativeDecoder]]:
-    """A method's decoders, or the target's alone, which share their models."""
+    """A method's decoders, or the target's alone, which share their models; `watch` gets each."""
     pair = models.pair
     if method is None:
-        yield 0, SpeculativeDecoder(HuggingFaceModel(pair.target), draft_length=0)
+        alone = HuggingFaceModel(pair.target)
+        watch(alone)
+        yield 0, SpeculativeDecoder(alone, draft_length=0)
         return
     pruned, drafter = method.drafter, drafter_of(pair, method)
     target = HuggingFaceModel(pair.target, state_layers=drafter.state_layers)
+    for model in (target, drafter):
+        watch(model)
     for length in lengths:
         yield (
             length,
@@ -172,12 +202,14 @@ class Decoded:
     Attributes:
         tokens: of each prompt.
         seconds: of each round, including the reading of prompts.
+        model_seconds: of all rounds, in the passes of its models; None where that is not known.
         rounds: how many tokens each round gave.
         statistics: of each call, where they are known.
     """
 
     tokens: list[list[int]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    model_seconds: float | None = 0.0
     rounds: list[int] = field(default_factory=list)
     statistics: list[Statistics] = field(default_factory=list)
 
@@ -196,7 +228,8 @@ class Decoded:
         self, way: Way, case: Case, prompts: Sequence[Prompt], tokens: int, first_seed: int
     ) -> None:
         """A round: continue prompts, so many at once as the case has."""
-        begin, count = time.perf_counter(), 0
+        before, count = way.model_seconds, 0
+        begin = time.perf_counter()
         for first in range(0, len(prompts), case.batch):
             ids = [prompt.ids for prompt in prompts[first : first + case.batch]]
             seeds = [first_seed + first + b for b in range(len(ids))]
@@ -205,6 +238,10 @@ class Decoded:
             self.statistics += [] if statistics is None else [statistics]
             count += sum(map(len, new))
         self.seconds.append(time.perf_counter() - begin)
+        if before is None or way.model_seconds is None or self.model_seconds is None:
+            self.model_seconds = None
+        else:
+            self.model_seconds += way.model_seconds - before
         self.rounds.append(count)
 
 

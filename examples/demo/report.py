@@ -155,7 +155,53 @@ def time_sentences(rows: Sequence[dict[str, Any]], doubt: str | None) -> list[st
             f"alone ({low:.2f} to {high:.2f}): {verdict}; "
             f"{named['tokens_per_second'] / library:.2f} times Transformers' faster way."
         )
+        sentences += recommended_sentences(drafted)
     return sentences if doubt is None else [*sentences, doubt]
+
+
+def recommended_sentences(drafted: Sequence[dict[str, Any]]) -> list[str]:
+    """Say what a step of the recommended way, the last, takes, and what keeps it from winning."""
+    *_, own = drafted
+    best = max(drafted, key=lambda row: float(row["tokens_per_second"]))
+    known = all(row["model_seconds"] is not None for row in (own, best))
+    sentences = []
+    if known:
+        beyond = own["seconds"] / own["model_seconds"] - 1
+        sentences.append(
+            f"There a step of {own['way']} takes {100 * beyond:.0f} % beyond the models' passes."
+        )
+    if best is not own:
+        (step, models), (least, their_models) = map(step_seconds, (own, best))
+        passes = own["target_passes_per_token"] / best["target_passes_per_token"]
+        longer = f"a step takes {changed(step / least, 'more', 'less')} time"
+        if known:
+            longer += (
+                f", of which {100 * (models - their_models) / least:.0f} % in the models' passes"
+            )
+        sentences.append(
+            f"{best['way'].capitalize()} is faster than {own['way']} there: these take "
+            f"{changed(passes, 'more', 'fewer')} passes of the target, since only "
+            f"{own['out_of_vocabulary_tokens']} of {own['tokens']} tokens are drafts that the "
+            f"pruned head cannot propose, and {longer}."
+        )
+    return sentences
+
+
+def changed(ratio: float, more: str, less: str) -> str:
+    """For example `2 % fewer`.
+
+    Example:
+        >>> changed(0.98, "more", "fewer"), changed(1.5, "more", "less")
+        ('2 % fewer', '50 % more')
+    """
+    return f"{100 * abs(ratio - 1):.0f} % {more if ratio >= 1 else less}"
+
+
+def step_seconds(row: dict[str, Any]) -> tuple[float, float]:
+    """How long a step takes, and the models' passes in it; NaN where that is not known."""
+    passes = row["target_passes_per_token"] * row["tokens"]
+    known = row["model_seconds"]
+    return row["seconds"] / passes, math.nan if known is None else known / passes
 
 
 def pass_time(row: dict[str, Any]) -> float:

@@ -61,6 +61,7 @@ def speed_figures(run: Decoded, alone: Decoded) -> dict[str, Any]:
         "out_of_vocabulary_tokens": sum(one.out_of_vocabulary for one in run.statistics),
         "tokens": sum(run.rounds),
         "seconds": sum(run.seconds),
+        "model_seconds": run.model_seconds,
     }
 
 

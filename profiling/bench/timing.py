@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ FEWEST_ROUNDS = 3
 CALLS_IN_A_ROW = 20  # of one warm measurement on a GPU
 
 Thunk = Callable[[], object]
+Result = TypeVar("Result")
 
 
 class Clock(Protocol):
@@ -83,17 +84,9 @@ class CudaClock:
 
     def replayed(self, call: Thunk) -> float:
         """The time of one of many calls in a CUDA graph, where nothing waits for the CPU."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            call()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(CALLS_IN_A_ROW):
-                call()
-        graph.replay()
-        times = [self._elapsed(graph.replay) for _ in range(BANDWIDTH_ROUNDS)]
+        replay, _ = capture(lambda: [call() for _ in range(CALLS_IN_A_ROW)])
+        replay()
+        times = [self._elapsed(replay) for _ in range(BANDWIDTH_ROUNDS)]
         return statistics.median(times) / CALLS_IN_A_ROW
 
     def _elapsed(self, call: Thunk) -> float:
@@ -104,6 +97,19 @@ class CudaClock:
         end.synchronize()
         milliseconds: float = start.elapsed_time(end)
         return milliseconds / 1000
+
+
+def capture(call: Callable[[], Result]) -> tuple[Thunk, Result]:
+    """Replay of a CUDA graph of a call, made once before, and the results that a replay fills."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = call()
+    return graph.replay, results
 
 
 def clock_of(device: torch.device, tiny: bool) -> Clock:

@@ -23,12 +23,14 @@ from .results import ROOT, Link
 from .times import (
     decoding_table,
     demo_table,
+    gain_on_cpu_table,
     gain_table,
     gpu_table,
     host_table,
     operators_table,
     passes_table,
     peers,
+    predictions_table,
     workload,
 )
 
@@ -42,11 +44,13 @@ def pages() -> list[Path]:
 
 TABLES: dict[str, Callable[[Link], str]] = {
     "sampling a step": gain_table,
+    "sampling a step on a CPU": gain_on_cpu_table,
     "decoding with the demo's models": demo_table,
     "decoding with a real model": decoding_table,
     "passes of a real model": passes_table,
     "operators": operators_table,
     "operators on a GPU": gpu_table,
+    "kernels as predicted": predictions_table,
     "a step on the host": host_table,
     "chains and trees": trees_table,
     "screens": screens_table,

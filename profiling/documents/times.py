@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..bench import host
@@ -10,7 +11,7 @@ from .results import RESULTS, Link, Row, content, paragraph, threads
 
 OPERATORS = "bench-cpu/serving"
 ON_GPU, TRAINED_ON_GPU = "bench-gpu/serving", "bench-gpu/training"
-HOST = "host/cpu"
+HOST, PREDICTED = "host/cpu", "predictions/h200"
 PEERS, PEERS_ON_GPU, DECODING = "peers/cpu", "peers/gpu", "gemma-decoding/cpu"
 DEMO, REAL = "demo/results", "demo-gemma/results"
 SHOWN = {  # of the GPU's, in bfloat16
@@ -59,33 +60,43 @@ def full(link: Link, file: str) -> str:
 
 def gain_table(link: Link) -> str:
     """README.md"""
-    measured = [
-        {row["peer"]: row for row in rows} for rows in (peers(), peers(PEERS_ON_GPU, batch=64))
-    ]
+    return step_table(link, PEERS_ON_GPU, (1, 64))
+
+
+def gain_on_cpu_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    return step_table(link, PEERS, (1, 8))
+
+
+def step_table(link: Link, file: str, batches: Sequence[int]) -> str:
+    """What a step takes by each sampler that ran on a machine, at some batch sizes."""
+    measured = [{row["peer"]: row for row in peers(file, batch)} for batch in batches]
     ours = [rows["ours"] for rows in measured]
     lines = [
         [
-            name + version_of(measured[1].get(peer)),
-            *(cell for rows in measured for cell in time_and_ratio(rows.get(peer))),
-            f"{figure((measured[0] | measured[1])[peer]['kept_bytes'] / 1000)} KB",
+            name + version_of(measured[0][peer]),
+            *(
+                cell
+                for rows in measured
+                for cell in time_and_ratio(rows[peer]["median_us"], rows["ours"]["median_us"])
+            ),
+            f"{figure(measured[0][peer]['kept_bytes'] / 1000)} KB",
         ]
         for peer, name in GAIN.items()
+        if all(peer in rows for rows in measured)
     ]
-    titles = [f"{row['device_name']}, batch {row['batch']}" for row in ours]
+    titles = [title for batch in batches for title in (f"batch {batch}", "× ours")]
+    on_gpu, where = ours[0]["device"] == "cuda", f"an {ours[0]['device_name']}"
+    where = where if on_gpu else f"{threads(ours[0])} of {where}"
     return "\n\n".join(
         [
             paragraph(
-                f"**Sampling one decoding step**: drafts and their verification, {size(ours[0])};",
-                f"with K = {ours[0]['draft_length']} on {threads(ours[0])} of the CPU",
-                f"({link('all rows', f'{RESULTS}/{PEERS}.md')}), with K =",
-                f"{ours[1]['draft_length']} on the GPU",
-                f"({link('all rows', f'{RESULTS}/{PEERS_ON_GPU}.md')}):",
+                f"**Sampling one decoding step** on {where}: {ours[0]['draft_length']} drafts and",
+                "their verification,",
+                f"{size(ours[0])}, caches cold, with the memory that a drafted position needs",
+                f"between draft and verify ({full(link, file)}):",
             ),
-            table(
-                ["", titles[0], "× ours", titles[1], "× ours", "kept for a drafted position"],
-                lines,
-                "lr",
-            ),
+            table(["", *titles, "memory"], lines, "lr"),
         ]
     )
 
@@ -97,11 +108,9 @@ def version_of(row: Row | None) -> str:
     return f" {row['peer_version']}"
 
 
-def time_and_ratio(row: Row | None) -> tuple[str, str]:
-    """Of a peer that was measured there; empty cells otherwise."""
-    if row is None:
-        return "", ""
-    return f"{row['median_us'] / 1000:,.2f} ms", f"{figure(row['ratio'])}×"
+def time_and_ratio(median_us: float, ours_us: float) -> tuple[str, str]:
+    """In milliseconds, and the ratio of the two."""
+    return f"{median_us / 1000:,.2f} ms", f"{figure(median_us / ours_us)} ×"
 
 
 def operators_table(link: Link) -> str:
@@ -171,6 +180,45 @@ def gpu_table(link: Link) -> str:
     )
 
 
+def predictions_table(link: Link) -> str:
+    """docs/benchmarks.md"""
+    found, key = content(f"{PREDICTED}.json"), ("operator", "batch", "acceptance")
+    measured = {
+        tuple(row[name] for name in key): row
+        for row in content(f"{ON_GPU}.json")["rows"]
+        if row["dtype"] == found["dtype"] and row["stats"] is not False
+    }
+    lines = []
+    for row in found["rows"]:
+        own = measured.get(tuple(row[name] for name in key))
+        times = [row["measured_kernels_us"], row["kernels_us"]]
+        lines.append(
+            [
+                row["operator"],
+                f"{row['batch']}",
+                row["acceptance"] or "",
+                "" if own is None else figure(own["median_us"]),
+                *map(figure, times),
+                "" if own is None else figure(own["floor_us"]),
+            ]
+        )
+    titles = ["", "batch", "acceptance", "measured", "predicted of it", "predicted now", "floor"]
+    return "\n\n".join(
+        [
+            paragraph(
+                f"Microseconds on an {found['device_name']}, caches cold, {size(found)},",
+                f"five drafts, trees of eight nodes, at commit {found['commit'][:7]}",
+                f"({link('data', f'{RESULTS}/{PREDICTED}.json')}). **Nothing in the column",
+                '"predicted now" has been measured.** Predictions come from a simulator outside of',
+                "this repository, which executes nvcc's machine code by the cycle; those of the",
+                "measured kernels show how far it is right. Times include the launch, as events around a",
+                "call do:",
+            ),
+            table(titles, lines, "lrlr"),
+        ]
+    )
+
+
 def host_table(link: Link) -> str:
     """docs/benchmarks.md"""
     rows = content(f"{HOST}.json")["rows"]
@@ -186,7 +234,7 @@ def host_table(link: Link) -> str:
 
 
 def demo_table(link: Link) -> str:
-    """README.md"""
+    """docs/benchmarks.md"""
     found = content(f"{DEMO}.json")
     return "\n\n".join(
         [
@@ -194,8 +242,7 @@ def demo_table(link: Link) -> str:
                 "**Tokens a second**, and × the target alone, decoding Python source at batch 1,",
                 "with the repository's own models of 32 layers and of one, on",
                 f"{threads(found['versions'])} of an {found['versions']['device_name']}",
-                f"(`make demo`, {link('data', f'{RESULTS}/{DEMO}.json')};",
-                "a real model is further down):",
+                f"(`make demo`, {link('data', f'{RESULTS}/{DEMO}.json')}):",
             ),
             speeds_table(found),
         ]
@@ -209,8 +256,8 @@ def decoding_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                "The same **with Gemma 3 270M** and an EAGLE-3 head for it, on",
-                f"{threads(about)} of an {about['device_name']} with {about['capability']};",
+                "**Tokens a second**, and × the target alone, with Gemma 3 270M and an EAGLE-3 head,",
+                f"on {threads(about)} of an {about['device_name']} with {about['capability']};",
                 "each drafter with its best number of drafts, chosen on other text",
                 f"(`make demo-gemma`, {link('data', f'{RESULTS}/{REAL}.json')},",
                 f"{link('where it loses', 'docs/benchmarks.md#decoding-with-a-real-model')}):",

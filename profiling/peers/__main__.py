@@ -2,7 +2,7 @@
 
 Each row of the results is one peer at one case, as is a peer that cannot run:
 
-    case ... acceptance       the shape, as of cases.Case
+    case ... acceptance       the shape, as in cases.Case
     peer, module, peer_version
                               its name, and the package that it is from
     status, reason            "right", or "WRONG" and the test that it failed, or "missing" and why
@@ -11,6 +11,8 @@ Each row of the results is one peer at one case, as is a peer that cannot run:
     median_us, p10_us,        cold: nothing in the last-level cache
     p90_us, rounds, ratio     how many; time over ours, median of the rounds
     warm_us                   directly after the same call; of ours alone
+    host_us                   until the calls of a step have returned, with vocabularies so small
+                              that there is next to nothing to compute; of ours, also captured
     accepted_mean             accepted drafts of a step in the calls that were timed
     accepted_expected         what a right sampler accepts there, by its rule
     peak_bytes, kept_bytes    for a drafted position: beyond the inputs at the peak of a call, and
@@ -22,7 +24,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -53,16 +57,18 @@ from . import losslessness
 from .installed import known_peers
 from .memory import MEASURED_BY, kept_bytes, peak_bytes
 from .page import MISSING, RIGHT, WRONG, page
-from .samplers import OURS, Peer, Sampler, Step
+from .samplers import CAPTURED, OURS, Peer, Sampler, Step
 
 PRESETS = ("tiny", "short", "full")
 SECONDS = {"tiny": 0.02, "short": 20.0, "full": 20.0}
 CHECKED = (300, 100)  # V_t and V_d of the tests: small, so that every token has enough draws
 DRAWS = 16384
+HOST_CALLS = 100
 
 SHAPE = (*("sampler", "target_size", "draft_size", "batch", "draft_length", "dtype", "acceptance"),)
 MEASURED = (
-    *("median_us", "p10_us", "p90_us", "rounds", "ratio", "warm_us", "peak_bytes", "kept_bytes"),
+    *("median_us", "p10_us", "p90_us", "rounds", "ratio", "warm_us", "host_us"),
+    *("peak_bytes", "kept_bytes"),
 )
 
 
@@ -89,7 +95,7 @@ def parser() -> Parser:
     add_measuring(parser, "JSON file to append rows to; next to it the same rows as tables")
     add = parser.add_argument
     add("--preset", choices=PRESETS, default="short", help="how many cases (%(default)s)")
-    others = [name for name in known_peers() if name != OURS]
+    others = [name for name, peer in known_peers().items() if peer.module != "rdk_cuda"]
     some = f"some of {', '.join(others)} (all)"
     add("--peers", nargs="+", choices=others, metavar="NAME", default=others, help=some)
     add("--draws", type=natural, metavar="N", default=DRAWS, help="steps of a test (%(default)s)")
@@ -126,7 +132,7 @@ class Comparison:
         self.arguments, self.progress = arguments, progress
         self.device = torch.device(arguments.device)
         self.clock = clock_of(self.device, arguments.preset == "tiny")
-        self.peers = [known_peers()[name] for name in (OURS, *arguments.peers)]
+        self.peers = [known_peers()[name] for name in (OURS, CAPTURED, *arguments.peers)]
         self.common: Row = {
             "memory": MEASURED_BY[self.device.type],
             "draws": arguments.draws,
@@ -165,7 +171,7 @@ class Comparison:
         if OURS in missing:
             raise RuntimeError(f"our own operators: {missing[OURS]}")
         self.progress.show(f"timing {case.name}")
-        figures = self.measure(samplers, steps, affinity)
+        figures = self.measure(samplers, steps, affinity, self.host_us(case, samplers))
         return [
             self.row(case, peer, missing.get(peer.name), checks.get(peer.name, {}), figures)
             for peer in self.peers
@@ -207,8 +213,31 @@ class Comparison:
             )
         return affinity, steps
 
+    def host_us(self, case: Case, samplers: dict[str, Sampler]) -> dict[str, float]:
+        """The host's time for a step of ours, in microseconds: of many calls, one by one."""
+        target_size, draft_size = CHECKED
+        small = replace(case, target_size=target_size, draft_size=draft_size)
+        affinity, (step, *_) = self.inputs(small)
+        times = {}
+        for peer in self.peers:
+            if peer.name not in samplers or peer.module != "rdk_cuda":
+                continue
+            sampler, taken = peer.make(affinity), []
+            for _ in range(HOST_CALLS):
+                start = time.perf_counter()
+                sampler(step)
+                taken.append(time.perf_counter() - start)
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize()  # nothing waits in the queue of the next call
+            times[peer.name] = 1e6 * statistics.median(taken)
+        return times
+
     def measure(
-        self, samplers: dict[str, Sampler], steps: list[Step], affinity: Affinity
+        self,
+        samplers: dict[str, Sampler],
+        steps: list[Step],
+        affinity: Affinity,
+        host_us: dict[str, float],
     ) -> dict[str, Row]:
         """Times, memory, and what was accepted in the calls that were timed."""
         counts: dict[str, list[tuple[int, Tensor]]] = {name: [] for name in samplers}
@@ -233,6 +262,7 @@ class Comparison:
                 **against(times[name], times[OURS]),
                 "rounds": len(times[name]),
                 "warm_us": 1e6 * spread(times["warm"]).value if name == OURS else None,
+                "host_us": host_us.get(name),
                 "verdict": losslessness.check_accepted(
                     [count for _, count in counts[name]],
                     [rates[rules[name]][index] for index, _ in counts[name]],

@@ -49,13 +49,14 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
     return most
 
 
-def kept_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the storages of some tensors, each counted once.
+def kept_bytes(kept: Iterable[object]) -> int:
+    """Bytes of the storages of the tensors among some objects, each counted once.
 
     Example:
         >>> x = torch.ones(4, 5)
         >>> kept_bytes([x, x[0], torch.ones(2, dtype=torch.int64)])
         96
     """
+    tensors = [each for each in kept if isinstance(each, Tensor)]
     storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
     return sum(storage.nbytes() for storage in storages.values())

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from rdk_cuda import Affinity
+import rdk_cuda
+from rdk_cuda import Affinity, Draft, StepRows
 
 from ..bench import eager
-from ..bench.workloads import verify_layout
+from ..bench.timing import capture
 
-operators = torch.ops.rdk
-OURS = "ours"
+OURS, CAPTURED = "ours", "ours, captured"
 SPECULATIVE, TARGET_ONLY = "min(p, q)", "p q"
 
 
@@ -41,8 +42,8 @@ class Step(NamedTuple):
     positions: Tensor
 
 
-Kept = tuple[Tensor, ...]
-"""What is kept between drafting and verifying; the drafted tokens `[B, K]` come first."""
+Kept = tuple[Any, ...]
+"""What is kept between drafting and verifying: tensors, and what has no memory of its own."""
 
 Decided = tuple[Tensor, Tensor]
 """Tokens `[B, K + 1]`, -1 after the last, and the number of accepted drafts `[B]`."""
@@ -79,40 +80,65 @@ class Peer:
 
 
 def ours(affinity: Affinity) -> Sampler:
-    """Our operators, with a fresh key for each step as a decoder has it (DESIGN section 5)."""
+    """As a decoder calls us: K drafts into kept rows, then `verify` of all of them.
+
+    Every step has another position, and so a fresh key (DESIGN section 5).
+    """
     turns = itertools.count()
+    kept: dict[tuple[Any, ...], StepRows] = {}
 
     def draft(step: Step) -> Kept:
-        positions = step.positions + next(turns)
-        seeds = operators.step_keys(step.seeds, positions)
-        links = [
-            operators.draft(logits, step.temperature, seeds, positions + k, *affinity.by_draft)
-            for k, logits in enumerate(step.draft_logits)
-        ]
-        tokens = torch.stack([token for token, _ in links], 1)
-        return tokens, torch.cat([stats for _, stats in links]), step.draft_logits, seeds, positions
+        length, batch, _ = step.draft_logits.shape
+        form = batch, length, step.draft_logits.dtype
+        if form not in kept:
+            kept[form] = StepRows(affinity, batch, length, dtype=form[2])
+        positions, drafts = step.positions + next(turns), list[Draft]()
+        for logits in step.draft_logits:
+            first = {"seeds": step.seeds, "positions": positions, "rows": kept[form]}
+            given = {"after": drafts[-1]} if drafts else first | {"temperature": step.temperature}
+            drafts.append(rdk_cuda.draft(logits, affinity, **given))
+        return drafts, *kept[form].memory
 
     def verify(step: Step, kept: Kept) -> Decided:
-        tokens, stats, draft_logits, seeds, positions = kept
-        batch, length = tokens.shape
-        rows, offsets = verify_layout(batch, length, tokens.device)
-        decided, accepted, _ = operators.verify(
-            step.target_logits.flatten(0, 1),
-            draft_logits.flatten(0, 1),
-            stats,
-            rows,
-            tokens.flatten(),
-            offsets,
-            step.temperature,
-            step.temperature,
-            seeds,
-            positions,
-            *affinity.by_target,
-            length,
-        )
+        logits, temperature = step.target_logits, step.temperature
+        decided, accepted, _ = rdk_cuda.verify(logits, kept[0], affinity, temperature)
         return decided, accepted
 
     return Sampler(draft, verify)
+
+
+@dataclass(frozen=True)
+class Captured(Sampler):
+    """A sampler whose whole step is a CUDA graph for each inputs; drafts and verdict alone are not.
+
+    Positions go on by one in the graph, so that each replay has a fresh key.
+    """
+
+    graphs: dict[int, tuple[Step, Callable[[], object], Decided]] = field(default_factory=dict)
+
+    def __call__(self, step: Step) -> Decided:
+        """The whole step, as tensors of its own: the next replay fills the graph's again."""
+        if id(step) not in self.graphs:
+            counted = step._replace(positions=step.positions.clone())
+            self.graphs[id(step)] = step, *capture(partial(self._next, counted))
+        _, replay, (tokens, accepted) = self.graphs[id(step)]
+        replay()
+        return tokens.clone(), accepted.clone()
+
+    def _next(self, step: Step) -> Decided:
+        step.positions.add_(1)
+        return super().__call__(step)
+
+
+def captured(affinity: Affinity) -> Sampler:
+    """`ours`, captured."""
+    sampler = ours(affinity)
+    return Captured(sampler.draft, sampler.verify)
+
+
+def needs_graphs(device: torch.device, sampler: str) -> str | None:
+    """Why a step cannot be captured."""
+    return None if device.type == "cuda" else "CUDA graphs need a GPU"
 
 
 Link = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -194,6 +220,7 @@ def only_pruned(device: torch.device, sampler: str) -> str | None:
 
 TORCH_PEERS = (
     Peer(OURS, ours, module="rdk_cuda"),
+    Peer(CAPTURED, captured, needs_graphs, module="rdk_cuda"),
     Peer("eager", lambda affinity: full_width(scattered(affinity))),
     Peer("eager-gather", lambda affinity: full_width(gathered(affinity))),
     Peer("scatter-logits", lambda affinity: full_width(scattered_logits(affinity)), only_pruned),

@@ -35,6 +35,10 @@ def timed(way: str, value: float, low: float, high: float, **others: Any) -> dic
         "relative_speed": {"value": value, "low": low, "high": high},
         "tokens_per_second": 1000.0 * value,
         "target_passes_per_token": 1.0 if way == "target alone" else 0.4,
+        "tokens": 1000,
+        "seconds": 1 / value,
+        "model_seconds": 0.9 / value,
+        "out_of_vocabulary_tokens": 0,
         "draft_length": None,
         "chosen": False,
         **others,
@@ -82,6 +86,28 @@ def test_the_tables_fit_80_columns_with_nothing_cut_off() -> None:
     for absent in ("…", "\x1b", "trust"):
         assert absent not in text
     assert BUSY in " ".join(printed(BUSY).split())
+
+
+PRUNED = timed("pruned to 1,024 rows", 1.6, 1.5, 1.7, target_passes_per_token=0.41)
+
+
+def said(*drafted: dict[str, Any]) -> str:
+    return " ".join(report.time_sentences([ALONE, GENERATE, *drafted], None))
+
+
+def test_the_last_screen_says_what_a_step_takes_and_what_keeps_a_way_from_being_fastest() -> None:
+    own = {**OURS, "chosen": False, "out_of_vocabulary_tokens": 7}
+    text = said({**PRUNED, "chosen": True}, own)
+    assert "a step of virtual and dynamic tokens takes 11 % beyond the models' passes" in text
+    assert "Pruned to 1,024 rows is faster than virtual and dynamic tokens there" in text
+    assert "-2 % of its passes" not in text
+    assert "2 % fewer passes of the target" in text
+    assert "only 7 of 1000 tokens are drafts that the pruned head cannot propose" in text
+    assert "a step takes 9 % more time, of which 8 % in the models' passes" in text
+    assert "is faster" not in said({**PRUNED, "tokens_per_second": 1.0}, own)
+    on_gpu = said(PRUNED, {**own, "model_seconds": None})
+    assert "models' passes" not in on_gpu
+    assert "a step takes 9 % more time." in on_gpu
 
 
 def test_tokens_stand_in_colour_or_between_brackets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from profiling.bench import eager
 from profiling.bench.cases import ACCEPTANCES, PAIR, Case
 from profiling.bench.workloads import affinity_of, draw_inputs
 from profiling.peers import __main__ as compare
 from profiling.peers import installed as installed_peers
+from profiling.peers import samplers
 from profiling.peers.losslessness import Verdict, check
 from profiling.peers.samplers import (
+    CAPTURED,
     OURS,
     SPECULATIVE,
     Decided,
@@ -98,6 +101,33 @@ def test_wrong_samplers_are_beyond_doubt(
     assert min(*figures["token_probabilities"], figures["accepted_probability"]) < CERTAIN
 
 
+@pytest.mark.parametrize("still", [False, True])
+def test_a_captured_step_has_a_fresh_key_each_time(
+    monkeypatch: pytest.MonkeyPatch, still: bool
+) -> None:
+    """Recorded in place of a graph; the control is one whose position stays where it was."""
+
+    def capture(call: Callable[[], Decided]) -> tuple[Callable[[], object], Decided]:
+        results = call()
+        recorded = make_fx(call)()
+
+        def replay() -> None:
+            for kept, new in zip(results, recorded(), strict=True):
+                kept.copy_(new)
+
+        return replay, results
+
+    monkeypatch.setattr(samplers, "capture", capture)
+    if still:
+        monkeypatch.setattr(samplers.Captured, "_next", Sampler.__call__)
+    affinity, step = inputs("high")
+    found = verdict(samplers.captured(affinity), affinity, step)
+    assert found.wrong is None  # in a test each step has one replay, and its own seeds
+    one = samplers.captured(affinity)
+    different = {str(one(step)[0].tolist()) for _ in range(64)}
+    assert (len(different) > 1) != still
+
+
 def compared(tmp_path: Path, *peers: str, code: int = 0) -> list[dict]:
     """The rows of a comparison."""
     options = ("--device", "cpu", "--preset", "tiny", "--repeats", "3", "--draws", "4096")
@@ -112,9 +142,11 @@ def test_every_peer_has_a_row_with_every_field(
 ) -> None:
     peers = ("eager", "scatter-logits", "vllm")
     rows = {(row["sampler"], row["peer"]): row for row in compared(tmp_path, *peers)}
-    assert list(rows) == [(s, peer) for s in ("virtual", "pruned") for peer in (OURS, *peers)]
+    named = (OURS, CAPTURED, *peers)
+    assert list(rows) == [(s, peer) for s in ("virtual", "pruned") for peer in named]
     reasons = {key: row["reason"] for key, row in rows.items() if row["status"] == "missing"}
     assert reasons == {
+        **{(s, CAPTURED): "CUDA graphs need a GPU" for s in ("virtual", "pruned")},
         ("virtual", "scatter-logits"): "a virtual token has no single place among the logits",
         ("virtual", "vllm"): "needs a GPU",
         ("pruned", "vllm"): "needs a GPU",
@@ -125,11 +157,13 @@ def test_every_peer_has_a_row_with_every_field(
         assert 0 < row["p10_us"] <= row["median_us"] <= row["p90_us"]
         assert row["ratio"] == 1 if row["peer"] == OURS else row["ratio"] > 0
         assert (row["warm_us"] is None) == (row["peer"] != OURS)
+        assert (row["host_us"] is None) == (row["peer"] != OURS)
         assert row["accepted_mean"] == row["check"]["size"]["accepted_mean"]
         assert row["kept_bytes"] < 500 if row["peer"] == OURS else row["kept_bytes"] > 1200
         assert row["peak_bytes"] > 0
     printed = capsys.readouterr()
-    assert "Missing: scatter-logits (a virtual token has" in printed.out
+    assert "(CUDA graphs need a GPU), scatter-logits (a virtual token has" in printed.out
+    assert "Of the time of ours" in printed.out
     assert "[2/2] draft+verify pruned" in printed.err
 
 
@@ -147,8 +181,8 @@ def test_a_wrong_peer_is_marked_and_one_that_raises_is_missing_with_what_it_said
     monkeypatch.setattr(compare, "known_peers", lambda: {**known, **planted})
     rows = compared(tmp_path, "wrong", "broken")
     statuses = {row["peer"]: row["status"] for row in rows}
-    assert statuses == {OURS: "right", "wrong": "WRONG", "broken": "missing"}
-    assert rows[2]["reason"] == "raises ImportError: libcuda.so.1 is not there"
-    assert rows[2]["median_us"] is None
+    assert statuses == {OURS: "right", CAPTURED: "missing", "wrong": "WRONG", "broken": "missing"}
+    assert rows[3]["reason"] == "raises ImportError: libcuda.so.1 is not there"
+    assert rows[3]["median_us"] is None
     printed = capsys.readouterr().out
     assert printed.count("WRONG: wrong: token 1 of a step is not the target's") == 2
