@@ -211,8 +211,8 @@ def predictions_table(link: Link) -> str:
                 f"({link('data', f'{RESULTS}/{PREDICTED}.json')}). **Nothing in the column",
                 '"predicted now" has been measured.** Predictions come from a simulator outside of',
                 "this repository, which executes nvcc's machine code by the cycle; those of the",
-                "measured kernels show how far it is right. Times include the launch, as events around a",
-                "call do:",
+                "measured kernels show how far it is right. Times include the launch, as events",
+                "around a call do:",
             ),
             table(titles, lines, "lrlr"),
         ]
@@ -256,8 +256,8 @@ def decoding_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                "**Tokens a second**, and × the target alone, with Gemma 3 270M and an EAGLE-3 head,",
-                f"on {threads(about)} of an {about['device_name']} with {about['capability']};",
+                "**Tokens a second**, and × the target alone, with Gemma 3 270M and an EAGLE-3",
+                f"head, on {threads(about)} of an {about['device_name']} with {about['capability']};",
                 "each drafter with its best number of drafts, chosen on other text",
                 f"(`make demo-gemma`, {link('data', f'{RESULTS}/{REAL}.json')},",
                 f"{link('where it loses', 'docs/benchmarks.md#decoding-with-a-real-model')}):",
