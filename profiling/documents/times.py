@@ -258,8 +258,8 @@ def decoding_table(link: Link) -> str:
             paragraph(
                 "**Tokens a second**, and × the target alone, with Gemma 3 270M and an EAGLE-3",
                 f"head, on {threads(about)} of an {about['device_name']} with",
-                f"{about['capability']}; each drafter with its best number of drafts, chosen on other text",
-                f"(`make demo-gemma`, {link('data', f'{RESULTS}/{REAL}.json')},",
+                f"{about['capability']}; each drafter with its best number of drafts, chosen on",
+                f"other text (`make demo-gemma`, {link('data', f'{RESULTS}/{REAL}.json')},",
                 f"{link('where it loses', 'docs/benchmarks.md#decoding-with-a-real-model')}):",
             ),
             speeds_table(found),
