@@ -13,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from . import moved as _moved  # noqa: F401  for imports of old names
+
 __version__ = "0.1.0"
 
 __all__ = [

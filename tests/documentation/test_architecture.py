@@ -28,6 +28,8 @@ def imports(name: str, path: Path, known: dict[str, Path]) -> set[str]:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} - {"rdk_cuda"}
         if not isinstance(node, ast.ImportFrom):
             continue
         above = package.split(".")[: len(package.split(".")) - node.level + 1]
@@ -93,3 +95,20 @@ def test_the_oracle_and_the_package_do_not_know_each_other() -> None:
         inside = name.startswith("rdk_cuda.reference")
         for other in others:
             assert other.startswith("rdk_cuda.reference") == inside, f"{name} imports {other}"
+
+
+def core_that_imports_labs(graph: Graph) -> list[str]:
+    labs = "rdk_cuda.labs"
+    return [
+        f"{name} imports {other}"
+        for name, others in graph.items()
+        for other in others
+        if f"{other}.".startswith(f"{labs}.") and not f"{name}.".startswith(f"{labs}.")
+    ]
+
+
+def test_the_core_never_imports_labs() -> None:
+    graph = graph_of(PACKAGE)
+    assert not core_that_imports_labs(graph)
+    graph["rdk_cuda.files"].add("rdk_cuda.labs")
+    assert core_that_imports_labs(graph) == ["rdk_cuda.files imports rdk_cuda.labs"]

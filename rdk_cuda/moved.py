@@ -1,0 +1,22 @@
+"""Names that have moved: importing an old one raises an error that has the new one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+MOVED: dict[str, str] = {}
+"""The old dotted name of a module, or of a name in one, and the new one."""
+
+
+class _Moved:
+    """Asked last, after every finder of modules: also for `from package import name`."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        """Raise for what has moved."""
+        if name in MOVED:
+            raise ImportError(f"{name} has moved; import {MOVED[name]}", name=name)
+
+
+sys.meta_path.append(_Moved)  # type: ignore[arg-type]
