@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rdk_cuda.decoding import Output, SpeculativeDecoder
-from rdk_cuda.decoding.parallel import ParallelDecoder, least_lookahead
+from rdk_cuda.labs.parallel_decoder import ParallelDecoder, least_lookahead
 
 V, TARGET_SECONDS, DRAFTER_SECONDS, TOKENS = 100, 0.06, 0.01, 60
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-MOVED: dict[str, str] = {}
+MOVED = {
+    "rdk_cuda.decoding.parallel": "rdk_cuda.labs.parallel_decoder",
+}
 """The old dotted name of a module, or of a name in one, and the new one."""
 
 

@@ -1,4 +1,4 @@
-"""`rdk_cuda.parallel.verify` next to gathering the logits: bytes and time of two processes.
+"""`rdk_cuda.shards.verify` next to gathering the logits: bytes and time of two processes.
 
 `python -m studies.sharded_verify` starts two ranks of a gloo group, each with half of the target's
 logits, and makes both in turn. Every rank has one thread. Bytes are counted for more ranks, too,
@@ -26,7 +26,7 @@ import rdk_cuda
 from profiling.commands import Parser, run_command
 from profiling.machine import describe, now
 from profiling.tables import table
-from rdk_cuda import Affinity, Vocabulary, parallel
+from rdk_cuda import Affinity, Vocabulary, shards
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.files import write_json
 
@@ -46,7 +46,7 @@ def ways(rank: int, batch: int) -> dict[str, Callable[[], torch.Tensor]]:
     shard = whole[:, :, rank * width : (rank + 1) * width].bfloat16()
 
     def on_shards() -> torch.Tensor:
-        return parallel.verify(shard, draft, affinity).tokens
+        return shards.verify(shard, draft, affinity).tokens
 
     def gathered() -> torch.Tensor:
         every = shard.new_empty((RANKS, *shard.shape))
@@ -78,7 +78,7 @@ def measure(rank: int, folder: str, rounds: int) -> None:
 
 
 def bytes_given(ranks: int, batch: int) -> dict[str, int]:
-    """By the first rank, in the rounds of `rdk_cuda.parallel.verify`; the third as if needed."""
+    """By the first rank, in the rounds of `rdk_cuda.shards.verify`; the third as if needed."""
     rows, width, chunks = batch * (LENGTH + 1), -(-SIZE // ranks), -(-SIZE // 1024) / ranks
     lacking = 2 * rows * (-width % 1024)  # what its last chunk has on the next rank
     sums = 8 * rows * (chunks + 1) + 8 * batch * (1 + chunks)

@@ -29,14 +29,14 @@ from profiling.commands import Parser, run_command
 from profiling.machine import describe, now
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.decoding import CausalModel, Output, SpeculativeDecoder
-from rdk_cuda.decoding.parallel import (
+from rdk_cuda.files import write_json
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.labs.parallel_decoder import (
     ParallelDecoder,
     least_lookahead,
     parallel_speed,
     serial_speed,
 )
-from rdk_cuda.files import write_json
-from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 CASES = ((0.1, 0.8), (0.2, 0.9), (0.1, 0.5))  # c and a
 SERVERS = (1, 2, 4, 7)

@@ -32,6 +32,7 @@ SLOW_TESTS = {  # folders, with the marks of what runs: that of ci compiles one 
     "emulated": "night",
     "operators": "night",
     "decoding": "night",
+    "labs": "night",
 }
 PARTS: dict[str, list[str]] = {
     **{folder: [*PYTEST, "-m", marks, f"tests/{folder}"] for folder, marks in SLOW_TESTS.items()},

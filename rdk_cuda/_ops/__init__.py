@@ -25,7 +25,7 @@ for _name in OPERATORS:
     _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
     # Whose gradient it is, whose rows of a step, or whose part on a rank.
     _function = _name.removesuffix("_backward").removesuffix("_step")
-    _function = "parallel.verify" if _name.endswith("_shard") else _function
+    _function = "shards.verify" if _name.endswith("_shard") else _function
     _operator.__doc__ = f"""The operator itself, on tensors.
 
     {_operator.default._schema}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import _ops as operators
-from rdk_cuda import parallel
+from rdk_cuda import shards
 from rdk_cuda._ops.inputs import whole_number
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.functional import METHODS, Method, StepRows, Verified
@@ -161,7 +161,7 @@ class DraftArena:
             method: of `rdk_cuda.verify`.
             top_k, top_p, min_p: `[B]`, what the target's rows are cut off by; None: nothing.
             group: of `torch.distributed`, whose ranks have a shard of `target_logits` each, as of
-                `rdk_cuda.parallel.verify`. None: it has whole rows.
+                `rdk_cuda.shards.verify`. None: it has whole rows.
 
         Returns:
             `Verified(tokens [B, max_draft + 1], num_accepted [B], logprobs [0])`.
@@ -186,8 +186,8 @@ class DraftArena:
         limits = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
         if group is not None:
             if method == "token" and all(limit is None for limit in limits.values()):
-                return parallel.verify_packed(step, size, group)
-            step["target_logits"] = parallel.whole_rows(target_logits, size, group)
+                return shards.verify_packed(step, size, group)
+            step["target_logits"] = shards.whole_rows(target_logits, size, group)
         return Verified(*operators.verify(**step, **limits, method=METHODS[method]))
 
     def draft_rows(self, draft_offsets: Tensor, slots: Tensor | None, count: int) -> Tensor:

@@ -76,7 +76,7 @@ def last_rank_dies(rank: int, ranks: int) -> str:
     """Ends the last rank's process; what the others are told, and after how many seconds."""
     import time
 
-    from rdk_cuda import parallel
+    from rdk_cuda import shards
 
     if rank == ranks - 1:
         for other in range(rank):
@@ -88,7 +88,7 @@ def last_rank_dies(rank: int, ranks: int) -> str:
     copied = rdk_cuda.Draft.without_distribution(torch.tensor([[3, 1]]), seeds=7, positions=12)
     affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary.identity(2048 * ranks))
     try:
-        parallel.verify(torch.zeros(1, 3, 2048), copied, affinity)
+        shards.verify(torch.zeros(1, 3, 2048), copied, affinity)
     except RuntimeError as error:
         return f"RuntimeError after {time.monotonic() - began:.1f} s: {error}"
     return "no error"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-import rdk_cuda.parallel
+import rdk_cuda.shards
 from rdk_cuda import reference
 from rdk_cuda._ops.contract import LIMITS, OPERATORS
 from tests import generators
@@ -266,7 +266,7 @@ def test_the_reference_has_the_gradients(operator: str, name: str) -> None:
 def test_help_says_where_to_look(operator: str) -> None:
     text = pydoc.plain(pydoc.render_doc(getattr(torch.ops.rdk, operator)))
     function = operator.removesuffix("_backward").removesuffix("_step")
-    function = "parallel.verify" if operator.endswith("_shard") else function
+    function = "shards.verify" if operator.endswith("_shard") else function
     assert f"help(rdk_cuda.{function})" in text
     assert callable(attrgetter(function)(rdk_cuda))
     assert callable(getattr(reference, operator))

@@ -2,7 +2,7 @@
 
 Chi-square of all continuations against their exact probabilities; fixed seeds. Over seeds each
 `lossless` would fail falsely once in 10,000 times; each control is beyond 1e-6. Workers are
-simulated here, with random delays, orders and deaths; test_parallel_processes.py has real ones.
+simulated here, with random delays, orders and deaths; `test_parallel_processes.py` has real ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from simulated_workers import ConfusedWorkers, SimulatedWorkers, ThreadProcess, interrupted
 from table_model import (
     RejectedDrafts,
     TableModel,
@@ -30,7 +29,7 @@ from test_parts import AFFINITY, CAUGHT, DRAFTER, FALSE_ALARM, TARGET, VOCABULAR
 import rdk_cuda
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.decoding import DrafterChain, Output, SpeculativeDecoder
-from rdk_cuda.decoding.parallel import (
+from rdk_cuda.labs.parallel_decoder import (
     ParallelDecoder,
     Plan,
     decoder,
@@ -41,6 +40,8 @@ from rdk_cuda.decoding.parallel import (
     serial_speed,
     workers,
 )
+
+from .simulated_workers import ConfusedWorkers, SimulatedWorkers, ThreadProcess, interrupted
 
 SIZE, PROMPT = TARGET.size, [2, 4]
 SLOW = pytest.mark.night

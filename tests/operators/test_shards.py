@@ -1,4 +1,4 @@
-"""`rdk_cuda.parallel.verify` in processes: the tokens of one device, bytes, and errors."""
+"""`rdk_cuda.shards.verify` in processes: the tokens of one device, bytes, and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, distributed
 
 import rdk_cuda
-from rdk_cuda import parallel
+from rdk_cuda import shards
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.functional import Draft
 from tests import generators
@@ -88,11 +88,11 @@ def verifies_as_on_one_device(rank: int, ranks: int) -> dict[str, Any]:
         for more in (0, 64):
             columns = columns_of(rank, ranks, call["target_logits"], more)
             with mock.patch.object(
-                parallel.distributed,
+                shards.distributed,
                 "all_gather",
                 wraps=distributed.all_gather,
             ) as gathers:
-                found = parallel.verify(**{**call, "target_logits": columns})
+                found = shards.verify(**{**call, "target_logits": columns})
             equal = all(map(torch.equal, found[:2], expected[:2]))
             same[f"{name}, {more}"] = equal, gathers.call_count, int(expected[1].sum())
     return same
@@ -119,7 +119,7 @@ def another_seed_than_the_others(rank: int, ranks: int) -> bool:
         target[..., : target.shape[-1] // 2] -= 1.0
     target[..., target.shape[-1] // 2 :] += 3.0 * rank
     columns = columns_of(rank, ranks, target)
-    found = parallel.verify(**{**call, "target_logits": columns})
+    found = shards.verify(**{**call, "target_logits": columns})
     return torch.equal(found.tokens, rdk_cuda.verify(**call).tokens)
 
 
@@ -156,8 +156,8 @@ def bytes_given(rank: int, ranks: int) -> tuple[int, int]:
 
     names = ("all_gather", "all_reduce", "all_to_all_single")
     counted = {name: counting(getattr(distributed, name)) for name in names}
-    with mock.patch.multiple(parallel.distributed, **counted):
-        parallel.verify(columns, copied, affinity)
+    with mock.patch.multiple(shards.distributed, **counted):
+        shards.verify(columns, copied, affinity)
     return given, columns.nbytes
 
 
@@ -194,7 +194,7 @@ def gathers_for_options(rank: int, ranks: int) -> dict[str, tuple[bool, bool]]:
     without = rdk_cuda.verify(**call)
     same = {}
     for name, value in OPTIONS.items():
-        found = parallel.verify(**{**call, "target_logits": columns}, **{name: value})
+        found = shards.verify(**{**call, "target_logits": columns}, **{name: value})
         expected = rdk_cuda.verify(**call, **{name: value})
         equal = all(
             torch.equal(a.nan_to_num(), b.nan_to_num())
@@ -212,26 +212,26 @@ def test_options_that_need_whole_rows_decide_as_on_one_device(tmp_path: Path) ->
 @pytest.mark.usefixtures("alone")
 def test_bad_calls_are_refused_by_name() -> None:
     call = cases()["torch.float32"]
-    parallel.verify(**call, method="token", top_k=None)
+    shards.verify(**call, method="token", top_k=None)
     with pytest.raises(ValueError, match="top_k is -1"):
-        parallel.verify(**call, top_k=-1)
+        shards.verify(**call, top_k=-1)
     with pytest.raises(ValueError, match=r"has 5000 columns on each of 1 ranks.*V_t = 5133"):
-        parallel.verify(**{**call, "target_logits": call["target_logits"][..., :5000]})
+        shards.verify(**{**call, "target_logits": call["target_logits"][..., :5000]})
     with pytest.raises(ValueError, match="target_logits has shape"):
-        parallel.verify(**{**call, "target_logits": call["target_logits"][0]})
+        shards.verify(**{**call, "target_logits": call["target_logits"][0]})
     draft = call["draft"]
     object.__setattr__(draft, "stats", None)
     with pytest.raises(ValueError, match="draft has no stats"):
-        parallel.verify(**call)
+        shards.verify(**call)
 
 
 def test_without_a_group_it_says_what_to_call() -> None:
     with pytest.raises(ValueError, match="init_process_group first"):
-        parallel.verify(**cases()["torch.float32"])
+        shards.verify(**cases()["torch.float32"])
 
 
 @pytest.mark.usefixtures("alone")
 def test_a_batch_of_no_sequences_has_no_tokens() -> None:
     affinity = Affinity.intersection(rdk_cuda.Vocabulary.identity(2100))
     nothing = Draft.without_distribution(torch.empty(0, 3, dtype=torch.int64), seeds=1, positions=0)
-    assert parallel.verify(torch.zeros(0, 4, 2100), nothing, affinity).tokens.shape == (0, 4)
+    assert shards.verify(torch.zeros(0, 4, 2100), nothing, affinity).tokens.shape == (0, 4)

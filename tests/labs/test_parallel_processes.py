@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from process_targets import missing, refusing, target
 from table_model import TableModel, random_table
 
 from rdk_cuda.decoding import SpeculativeDecoder
-from rdk_cuda.decoding.parallel import ParallelDecoder
+from rdk_cuda.labs.parallel_decoder import ParallelDecoder
+
+from .process_targets import missing, refusing, target
 
 ASKED: dict[str, Any] = {"max_new_tokens": 60, "seeds": [5, 6], "logprobs": "processed"}
 PROMPTS = [[2, 4], [1]]
@@ -80,10 +81,10 @@ def test_no_process_outlives_the_drafters(how: signal.Signals, tmp_path: Path) -
     """Ctrl-C reaches all processes of the group; SIGKILL the drafter's alone."""
     script = tmp_path / "decode.py"
     script.write_text(PROGRAM)
-    here, root = Path(__file__).parent, Path(__file__).parents[2]
+    root = Path(__file__).parents[2]
     process = subprocess.Popen(
         [sys.executable, str(script)],
-        env=os.environ | {"PYTHONPATH": f"{root}:{here}"},
+        env=os.environ | {"PYTHONPATH": f"{root}:{root}/tests/decoding"},
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -105,9 +106,9 @@ def test_no_process_outlives_the_drafters(how: signal.Signals, tmp_path: Path) -
 
 
 PROGRAM = """
-from process_targets import target
-from test_parallel_processes import drafter
-from rdk_cuda.decoding.parallel import ParallelDecoder
+from tests.labs.process_targets import target
+from tests.labs.test_parallel_processes import drafter
+from rdk_cuda.labs.parallel_decoder import ParallelDecoder
 
 if __name__ == "__main__":
     decoder = ParallelDecoder([target, target], drafter(), lookahead=2)

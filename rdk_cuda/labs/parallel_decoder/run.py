@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from ... import functional
+from ...decoding.generation import Continuation
+from ...decoding.models import Output, feed_unread
+from ...decoding.proposal import Proposal, Step
+from ...decoding.proposers import DrafterChain
+from ...decoding.rules import Logprobs, Rule
 from ...functional import Draft
-from ..generation import Continuation
-from ..models import Output, feed_unread
-from ..proposal import Proposal, Step
-from ..proposers import DrafterChain
-from ..rules import Logprobs, Rule
 from .speeds import MOST_ROWS, Plan
 from .workers import Piece, Workers
 

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rdk_cuda.decoding.parallel.speeds import MOST_ROWS
+from rdk_cuda.labs.parallel_decoder.speeds import MOST_ROWS
 
 
 class SimulatedWorkers:
-    """In the place of `rdk_cuda.decoding.parallel.workers.Workers`.
+    """In the place of `rdk_cuda.labs.parallel_decoder.workers.Workers`.
 
     A piece is read when it is sent, and answered some calls later. What it answers with may be
     lost; the worker is then replaced, so that any number may die.

@@ -44,7 +44,7 @@ def parallel_speed(draft_cost: float, acceptance: float, lookahead: int) -> floa
     what is cancelled are free by the time their next piece comes, so no pass is interrupted.
 
     Example:
-        >>> from rdk_cuda.decoding.parallel import least_lookahead, parallel_speed, serial_speed
+        >>> from rdk_cuda.labs.parallel_decoder import least_lookahead, parallel_speed, serial_speed
         >>> round(parallel_speed(0.1, 0.8, least_lookahead(0.1, servers=4)), 2)
         3.35
         >>> round(max(serial_speed(0.1, 0.8, k) for k in range(20)), 2)

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..models import CausalModel
+from ...decoding.models import CausalModel
 from .speeds import MOST_ROWS
 
 Factory = Callable[[], CausalModel]

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 from ..._ops.inputs import whole_number
 from ...affinity import Affinity
-from ..decoder import SpeculativeDecoder
-from ..generation import Batch, Generation, Kind, Statistics, kinds_of
-from ..loop import Hooks
-from ..models import CausalModel, StateDrafter
-from ..proposers import DrafterChain
+from ...decoding.decoder import SpeculativeDecoder
+from ...decoding.generation import Batch, Generation, Kind, Statistics, kinds_of
+from ...decoding.loop import Hooks
+from ...decoding.models import CausalModel, StateDrafter
+from ...decoding.proposers import DrafterChain
 from .run import Run
 from .speeds import Plan, planned
 from .workers import RECENT, Factory, Workers
