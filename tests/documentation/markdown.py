@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 DESIGN = ROOT / "docs" / "design.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+LABS = sorted((ROOT / "rdk_cuda" / "labs").glob("*/README.md"))
 
 _DESIGN = r"(?:\bDESIGN\b|\bdocs/design\.md\b)"
 

@@ -11,6 +11,7 @@ from rdk_cuda._ops.contract import OPERATORS
 
 from .markdown import (
     DESIGN,
+    LABS,
     PAGES,
     README,
     ROOT,
@@ -55,7 +56,7 @@ def test_a_dangling_citation_is_noticed(comment: str) -> None:
     assert not all(resolves(citation, page) for citation in citations(comment))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *LABS], ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
     for link in links(page):
         if link.startswith("https://"):
@@ -71,6 +72,14 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
 def test_the_readme_leads_to_every_page() -> None:
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in links(README)}
     assert set(PAGES) - {README} <= linked
+
+
+def test_samplers_lead_to_every_page_of_labs() -> None:
+    page = ROOT / "docs" / "samplers.md"
+    linked = {(page.parent / link.partition("#")[0]).resolve() for link in links(page)}
+    assert set(LABS) <= linked
+    folders = {path.parent for path in (ROOT / "rdk_cuda" / "labs").glob("*/__init__.py")}
+    assert {page.parent for page in LABS} == folders
 
 
 def missing_files(text: str) -> list[str]:
@@ -90,7 +99,7 @@ def missing_files(text: str) -> list[str]:
     return sorted(file for file in files if not (ROOT / file).exists())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *LABS], ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_files_that_a_page_names_exist(page: Path) -> None:
     assert not missing_files(prose(page))
 

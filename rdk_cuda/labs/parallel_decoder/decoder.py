@@ -27,8 +27,8 @@ class ParallelDecoder(SpeculativeDecoder):
     """Continues prompts, one after the other, with copies of the target in their own processes.
 
     Speculation parallelism, or DSI (Timor et al., arXiv:2405.14105): the drafter does not wait. It
-    drafts up to the first rejection, and each L drafts go to a free copy of the target (DESIGN
-    section 6). Where that is expected to be slower, because targets are few or little is accepted,
+    drafts up to the first rejection, and each L drafts go to a free copy of the target.
+    Where that is expected to be slower, because targets are few or little is accepted,
     it drafts and verifies in turn, with one of them. What a target that dies was reading, another
     reads. After a call that was interrupted, as by Ctrl-C, the next one is right.
 
