@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 MOVED = {
+    "rdk_cuda.decoding.Cascade": "rdk_cuda.labs.cascades.Cascade",
     "rdk_cuda.decoding.parallel": "rdk_cuda.labs.parallel_decoder",
 }
 """The old dotted name of a module, or of a name in one, and the new one."""

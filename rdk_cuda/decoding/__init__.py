@@ -1,6 +1,5 @@
 """A batched speculative decoder on `rdk_cuda.functional`, and the parts that it is made of."""
 
-from .cascade import Cascade
 from .decoder import SpeculativeDecoder
 from .drafter_tree import DrafterTree
 from .exact_match import ExactMatch, TextChain
@@ -11,7 +10,6 @@ from .proposers import DrafterChain, NGrams, Proposer
 from .text import TextDrafter
 
 __all__ = [
-    "Cascade",
     "CausalModel",
     "Continuation",
     "DrafterChain",

@@ -72,8 +72,8 @@ def decode(
     rooms = [s.room for s in sequences]
     while any(rooms):
         with Range("step", len(rooms) - rooms.count(0)):
-            step, size = batch.step(rooms), target.vocabulary_size
-            decided, drafted = advance(target, proposer, rule, step, sequences, hooks, size)
+            step = batch.step(rooms)
+            decided, drafted = advance(target, proposer, rule, step, sequences, hooks)
             passes = list[tuple[tuple[Kind, ...], int]]()
             for b, (s, new) in enumerate(zip(sequences, decided.tokens, strict=True)):
                 if rooms[b]:
@@ -103,14 +103,13 @@ def advance(
     step: Step,
     sequences: Sequence[Continuation],
     hooks: Hooks,
-    size: int,
 ) -> tuple[Decided, list[int]]:
     """One step: what every sequence gains, and how many drafts might have been accepted.
 
-    `size` is V_t, which tokens may be proposed, also to the drafter of a cascade. The sequences are
-    not extended yet, nor the models rolled back.
+    The sequences are not extended yet, nor the models rolled back.
     """
-    reading = reading_of(proposer.propose(sequences, step), sequences, step, size)
+    proposal = proposer.propose(sequences, step)
+    reading = reading_of(proposal, sequences, step, target.vocabulary_size)
     nodes = sum(reading.nodes)
     with Range("target forward", nodes + len(step.room) - step.room.count(0)):
         output = reading.feed(target)

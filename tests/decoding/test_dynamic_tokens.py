@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -23,10 +22,8 @@ from rdk_cuda import (
     Vocabulary,
 )
 from rdk_cuda.decoding import (
-    Cascade,
     DrafterChain,
     DrafterTree,
-    NGrams,
     Output,
     SpeculativeDecoder,
 )
@@ -185,7 +182,7 @@ def test_unused_columns_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["recent tokens", "both", "all three"])
-@pytest.mark.parametrize("proposer", [DrafterChain, DrafterTree, partial(Cascade, NGrams())])
+@pytest.mark.parametrize("proposer", [DrafterChain, DrafterTree])
 def test_a_source_that_reads_what_is_new_drafts_as_one_that_is_told_all(
     proposer: Any, name: str
 ) -> None:
@@ -219,7 +216,7 @@ def test_a_source_that_reads_what_is_new_drafts_as_one_that_is_told_all(
     assert tokens(source) == tokens(plain)
 
 
-@pytest.mark.parametrize("proposer", [DrafterChain, DrafterTree, partial(Cascade, NGrams())])
+@pytest.mark.parametrize("proposer", [DrafterChain, DrafterTree])
 def test_a_source_that_changes_its_width_within_a_step_is_refused_by_name(proposer: Any) -> None:
     def generate(widths: Iterator[int], **options: Any) -> list[list[int]]:
         drafter = TableModel(TABLE[:, VOCABULARY.draft_ids], SIZE)

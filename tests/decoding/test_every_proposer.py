@@ -14,7 +14,6 @@ import pytest
 import test_parts
 import test_trees_in_the_loop
 from table_model import continuations, greedy, joint
-from test_cascades import CASCADES
 from test_parts import CAUGHT, FALSE_ALARM, LENGTH, PROMPT, SAMPLES, TARGET, decoder
 from test_truncation import chi_square_of_possible, processed
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,7 +23,6 @@ from tests.devices import in_the_emulator
 
 PROPOSERS: dict[str, Callable[[], Proposer]] = {
     **test_parts.PROPOSERS,
-    **{f"cascade of {name}": cascade for name, cascade in CASCADES.items()},
     **{f"tree, {name}": tree for name, tree in test_trees_in_the_loop.PROPOSERS.items()},
 }
 PROMPTS = [[1], [4, 4, 5, 4], [0, 3, 5, 2, 0, 3], [2, 2]]

@@ -17,11 +17,9 @@ from torch import Tensor
 
 from rdk_cuda import Affinity, RecentTokens, ScreenedTokens, Vocabulary
 from rdk_cuda.decoding import (
-    Cascade,
     DrafterChain,
     DrafterTree,
     ExactMatch,
-    NGrams,
     Output,
     SpeculativeDecoder,
     TextDrafter,
@@ -100,24 +98,6 @@ def test_a_sampled_sequence_does_not_depend_on_greedy_ones_beside_it() -> None:
     sampled = decoder.generate(both[1:], temperature=1.0, seeds=[2], **options)
     greedy = decoder.generate(both[:1], temperature=0.0, seeds=[1], **options)
     assert together.tokens == greedy.tokens + sampled.tokens
-
-
-def test_it_drafts_for_a_drafter_in_a_cascade_but_cannot_be_drafted_for() -> None:
-    theirs = "SentencePiece"
-    own, middle = drafter("byte-level", theirs), LastToken(bigrams(theirs) + 0.1)
-    affinity = Affinity.intersection(Vocabulary.identity(TOKENIZERS[theirs]().get_vocab_size()))
-    options: dict[str, Any] = {"max_new_tokens": 30, "temperature": 0.0}
-    alone = SpeculativeDecoder(target(theirs), draft_length=0)
-    expected = alone.generate(prompts(theirs), **options).tokens
-    for inner in (ExactMatch(own), DrafterChain(own, own.between(affinity.target_size))):
-        cascade = Cascade(inner, middle, affinity)
-        decoder = SpeculativeDecoder(target(theirs), proposer=cascade)
-        found = decoder.generate(prompts(theirs), **options)
-        assert found.tokens == expected
-        assert found.statistics.mean_accepted_length > 5
-    drafted_for = Cascade(NGrams(), own, own.between(affinity.target_size))
-    with pytest.raises(ValueError, match=r"TextDrafter.feed: keep is .*; needs 0 or 1"):
-        SpeculativeDecoder(target(theirs), proposer=drafted_for).generate([[400] * 9], **options)
 
 
 def test_what_needs_the_targets_tokens_is_refused() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import random
 import re
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,10 +13,8 @@ from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding import (
-    Cascade,
     DrafterChain,
     DrafterTree,
-    NGrams,
     SpeculativeDecoder,
 )
 
@@ -274,7 +271,7 @@ def fewer_ids(size: int = SIZE - 11) -> HuggingFaceModel:
     return HuggingFaceModel(model)
 
 
-@pytest.mark.parametrize("proposer", [DrafterChain, DrafterTree, partial(Cascade, NGrams())])
+@pytest.mark.parametrize("proposer", [DrafterChain, DrafterTree])
 def test_behind_a_token_that_the_drafter_cannot_read_nothing_is_drafted(proposer: Any) -> None:
     drafter = fewer_ids()
     affinity = Affinity.intersection(Vocabulary(range(SIZE - 11), SIZE))
@@ -299,9 +296,6 @@ def test_a_drafter_that_could_draft_what_it_cannot_read_is_refused() -> None:
         SpeculativeDecoder(HuggingFaceModel(tiny()), drafter, last)
     with pytest.raises(ValueError, match=f"DrafterChain: .* {needs}"):
         DrafterChain(drafter, own, dynamic_tokens=lambda contexts: torch.zeros(1, 1).int())
-    inner = DrafterChain(HuggingFaceModel(tiny()), Affinity.intersection(Vocabulary.identity(SIZE)))
-    with pytest.raises(ValueError, match=f"Cascade: .* {needs}"):
-        Cascade(inner, drafter, own)
 
 
 @pytest.mark.parametrize(

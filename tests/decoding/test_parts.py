@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -29,7 +28,6 @@ import rdk_cuda
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.affinity.validation import CANONICAL
 from rdk_cuda.decoding import (
-    Cascade,
     DrafterChain,
     DrafterTree,
     NGrams,
@@ -163,7 +161,7 @@ def test_drafts_are_judged_by_the_affinity_that_they_were_drawn_with() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 5])
-@pytest.mark.parametrize("kind", [DrafterChain, DrafterTree, partial(Cascade, NGrams())])
+@pytest.mark.parametrize("kind", [DrafterChain, DrafterTree])
 def test_a_drafter_of_another_size_than_its_affinity_is_refused(kind: Any, size: int) -> None:
     drafter = TableModel(TARGET.table[:, :size], SIZE)
     with pytest.raises(ValueError, match=rf"drafter predicts {size} tokens, .* leads from 4"):

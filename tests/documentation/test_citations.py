@@ -56,7 +56,9 @@ def test_a_dangling_citation_is_noticed(comment: str) -> None:
     assert not all(resolves(citation, page) for citation in citations(comment))
 
 
-@pytest.mark.parametrize("page", [*PAGES, *LABS], ids=lambda page: f"{page.parent.name}/{page.name}")
+@pytest.mark.parametrize(
+    "page", [*PAGES, *LABS], ids=lambda page: f"{page.parent.name}/{page.name}"
+)
 def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
     for link in links(page):
         if link.startswith("https://"):
@@ -99,7 +101,9 @@ def missing_files(text: str) -> list[str]:
     return sorted(file for file in files if not (ROOT / file).exists())
 
 
-@pytest.mark.parametrize("page", [*PAGES, *LABS], ids=lambda page: f"{page.parent.name}/{page.name}")
+@pytest.mark.parametrize(
+    "page", [*PAGES, *LABS], ids=lambda page: f"{page.parent.name}/{page.name}"
+)
 def test_files_that_a_page_names_exist(page: Path) -> None:
     assert not missing_files(prose(page))
 

@@ -22,7 +22,7 @@ pytest.importorskip("transformers", minversion="5.0")
 from transformers import LogitsProcessor, StoppingCriteria
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.decoding import Cascade, DrafterChain, DrafterTree, Proposer
+from rdk_cuda.decoding import DrafterChain, DrafterTree, Proposer
 from rdk_cuda.decoding.generation import Continuation
 from rdk_cuda.decoding.proposal import Proposal, Step
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
@@ -184,12 +184,25 @@ def test_a_processor_that_remembers_sees_one_greedy_row_s_own_tokens_once() -> N
         assert own.seen == theirs.seen
 
 
+class Asking(Proposer):
+    """One of one's own, which asks another."""
+
+    def __init__(self, inner: DrafterChain) -> None:
+        self.inner = inner
+        self.reset, self.rollback = inner.reset, inner.rollback  # type: ignore[method-assign]
+        self.propose = inner.propose  # type: ignore[method-assign]
+
+    @property
+    def drawn_with(self) -> Affinity | None:
+        return self.inner.drawn_with
+
+
 @pytest.mark.parametrize("shared", ["generate", "drafter", "tree", "inner"])
 def test_threads_that_share_a_generate_or_what_drafts_wait_for_each_other(shared: str) -> None:
     same, parts = pruned(), {"drafter": HuggingFaceModel(drafter()), "tree": tree().drafter}
     every = Affinity.intersection(Vocabulary.identity(SIZE))
-    cascade = Cascade(DrafterChain(parts["drafter"], every), HuggingFaceModel(drafter()), every)
-    turns = itertools.cycle([cascade, parts["drafter"]])  # one drafts inside of the other
+    asking = Asking(DrafterChain(parts["drafter"], every))
+    turns = itertools.cycle([asking, parts["drafter"]])  # one drafts inside of the other
     make = (lambda: Generate(parts[shared])) if shared in parts else (lambda: same)
     make = (lambda: Generate(next(turns))) if shared == "inner" else make
     inputs = [padded(*LENGTHS[seed % 3 :], seed=seed) for seed in range(4)]

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from . import test_parallel
+from . import test_cascades, test_parallel
 
 
 def test_the_parallel_decoder_s_pieces_are_one_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     test_parallel.test_pieces_are_one_verify_to_the_bit(2, 7, monkeypatch)
+
+
+def test_a_cascade_s_greedy_text_is_the_target_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, every = "dynamic tokens", test_cascades.test_every_proposer
+    monkeypatch.setitem(every.PROPOSERS, name, test_cascades.CASCADES[name])
+    every.test_at_temperature_0_the_text_is_the_target_s_own(name, "token")
+    every.test_every_proposer_is_lossless_under_every_rule(name, "token", 1.0, 2_000)

@@ -1,18 +1,24 @@
 """Cascades: drafters that are decoded speculatively themselves draft what they draft alone.
 
 Chi-square of three tokens against their exact probabilities; fixed seeds. Over seeds each `fits`
-would fail falsely once in 10,000 times; each control is beyond 1e-6. Marked `night` are the same
-tests with more samples.
+would fail falsely once in 10,000 times; each control is beyond 1e-6.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
+import test_dynamic_tokens
+import test_every_proposer
+import test_huggingface
+import test_parts
 import torch
 from table_model import TableModel, greedy, pruned, random_table
+from test_exact_match import LastToken, bigrams, prompts, target
+from test_exact_match import drafter as text_drafter
 from test_parts import (
     AFFINITY,
     CAUGHT,
@@ -28,17 +34,21 @@ from torch import Tensor
 import rdk_cuda
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.decoding import (
-    Cascade,
     DrafterChain,
     DrafterTree,
+    ExactMatch,
     NGrams,
     Output,
     Proposal,
     Proposer,
+    SpeculativeDecoder,
     Step,
 )
 from rdk_cuda.decoding.generation import Continuation
 from rdk_cuda.decoding.rules import Decided, Verification
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.labs.cascades import Cascade
+from tests.trained_tokenizers import TOKENIZERS
 
 SIZE = TARGET.size
 HEAD = ((DRAFTER.T + 1).contiguous(), None)
@@ -78,6 +88,64 @@ CASCADES: dict[str, Callable[[], Cascade]] = {
 PROMPTS, LIMITS, SEEDS = [[1], [4, 4, 5, 4], [0, 3, 5, 2, 0, 3], [2]], [40, 20, 2, 1], [7, 8, 9, 10]
 
 
+@pytest.mark.parametrize("method", ["token", "block"])
+@pytest.mark.parametrize("name", CASCADES)
+def test_a_cascade_holds_what_every_proposer_promises(
+    name: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(test_every_proposer.PROPOSERS, name, CASCADES[name])
+    every = test_every_proposer
+    for temperature in (0.6, 1.0):
+        every.test_every_proposer_is_lossless_under_every_rule(name, method, temperature, 40_000)
+    every.test_at_temperature_0_the_text_is_the_target_s_own(name, method)
+    every.test_a_sequence_is_the_same_alone_and_in_a_batch(name)
+    every.test_every_proposer_is_lossless_with_sampling_parameters(name, method, 40_000)
+    every.test_every_proposer_and_rule_is_on_the_kernels_as_on_the_cpu(name, method, monkeypatch)
+
+
+def test_a_cascade_holds_what_a_drafter_s_proposers_promise() -> None:
+    kind = partial(Cascade, NGrams())
+    for size in (2, 5):
+        test_parts.test_a_drafter_of_another_size_than_its_affinity_is_refused(kind, size)
+    for source in ("recent tokens", "both", "all three"):
+        test_dynamic_tokens.test_a_source_that_reads_what_is_new_drafts_as_one_that_is_told_all(
+            kind, source
+        )
+    changes_width = "test_a_source_that_changes_its_width_within_a_step_is_refused_by_name"
+    getattr(test_dynamic_tokens, changes_width)(kind)
+    unread = "test_behind_a_token_that_the_drafter_cannot_read_nothing_is_drafted"
+    getattr(test_huggingface, unread)(kind)
+
+
+def test_an_inner_proposer_that_could_draft_what_the_drafter_cannot_read_is_refused() -> None:
+    size, readable = test_huggingface.SIZE, test_huggingface.SIZE - 11
+    drafter = test_huggingface.fewer_ids()
+    own = Affinity.intersection(Vocabulary(range(readable), size))
+    model = HuggingFaceModel(test_huggingface.tiny())
+    inner = DrafterChain(model, Affinity.intersection(Vocabulary.identity(size)))
+    needs = rf"reads ids in \[0, {readable}\), .* all of {size} .*ids below {readable}"
+    with pytest.raises(ValueError, match=f"Cascade: .* {needs}"):
+        Cascade(inner, drafter, own)
+
+
+def test_it_drafts_for_a_drafter_in_a_cascade_but_cannot_be_drafted_for() -> None:
+    theirs = "SentencePiece"
+    own, middle = text_drafter("byte-level", theirs), LastToken(bigrams(theirs) + 0.1)
+    affinity = Affinity.intersection(Vocabulary.identity(TOKENIZERS[theirs]().get_vocab_size()))
+    options: dict[str, Any] = {"max_new_tokens": 30, "temperature": 0.0}
+    alone = SpeculativeDecoder(target(theirs), draft_length=0)
+    expected = alone.generate(prompts(theirs), **options).tokens
+    for inner in (ExactMatch(own), DrafterChain(own, own.between(affinity.target_size))):
+        cascade = Cascade(inner, middle, affinity)
+        decoder = SpeculativeDecoder(target(theirs), proposer=cascade)
+        found = decoder.generate(prompts(theirs), **options)
+        assert found.tokens == expected
+        assert found.statistics.mean_accepted_length > 5
+    drafted_for = Cascade(NGrams(), own, own.between(affinity.target_size))
+    with pytest.raises(ValueError, match=r"TextDrafter.feed: keep is .*; needs 0 or 1"):
+        SpeculativeDecoder(target(theirs), proposer=drafted_for).generate([[400] * 9], **options)
+
+
 def test_a_cascade_takes_fewer_passes_of_its_drafter() -> None:
     """The drafter drafts for itself: two of three passes go, and nothing that it drafts."""
     itself = DrafterChain(TableModel(pruned(DRAFTER, AFFINITY), SIZE), AFFINITY, draft_length=2)
@@ -96,9 +164,6 @@ def test_the_caches_of_real_models_roll_back_in_every_stage() -> None:
     """Greedy, three stages: the text of the target alone, with prompts of several lengths."""
     pytest.importorskip("transformers")
     from transformers import LlamaConfig, LlamaForCausalLM
-
-    from rdk_cuda.decoding import SpeculativeDecoder
-    from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
     def model(seed: int) -> HuggingFaceModel:
         torch.manual_seed(seed)
@@ -179,7 +244,6 @@ def test_control_keys_that_are_not_the_stage_s_own_are_caught(
     assert p_value(CASCADES["dynamic tokens"](), 4_000, 1.0) < CAUGHT
 
 
-@pytest.mark.night
 @pytest.mark.parametrize("mistake", [None, one_key])
 def test_a_million_outputs(
     mistake: Callable[..., Tensor] | None, monkeypatch: pytest.MonkeyPatch

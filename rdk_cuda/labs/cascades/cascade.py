@@ -8,24 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import functional
-from ..affinity import Affinity
-from ..dynamic_tokens import DynamicTokens, FullHead
-from ..functional import Method
-from .generation import Batch, Continuation
-from .loop import Hooks, advance
-from .models import CausalModel, Output
-from .proposal import Proposal, Step, padded
-from .proposers import DrafterChain, Proposer
-from .rules import Decided, Logprobs, Verification
-from .trees import branch
+from ... import functional
+from ...affinity import Affinity
+from ...decoding.generation import Batch, Continuation
+from ...decoding.models import CausalModel, Output
+from ...decoding.proposal import Proposal, Step, padded
+from ...decoding.proposers import DrafterChain, Proposer
+from ...decoding.reading import reading_of
+from ...decoding.rules import Decided, Logprobs, Verification
+from ...decoding.trees import branch
+from ...dynamic_tokens import DynamicTokens, FullHead
+from ...functional import Method
 
 
 class Cascade(DrafterChain):
     """A drafter's chain in fewer of its passes: another proposer drafts for it.
 
     The drafter reads what `inner` proposes in one pass, and judges it as a target would, by its own
-    redistributed q (DESIGN section 6; Chen et al., arXiv:2312.11462). So the chain is distributed
+    redistributed q (Chen et al., arXiv:2312.11462). So the chain is distributed
     as `DrafterChain`'s, and the target judges it by the same rows.
 
     Args:
@@ -42,8 +42,9 @@ class Cascade(DrafterChain):
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> from rdk_cuda import Affinity, Vocabulary
-        >>> from rdk_cuda.decoding import Cascade, NGrams, SpeculativeDecoder
+        >>> from rdk_cuda.decoding import NGrams, SpeculativeDecoder
         >>> from rdk_cuda.integrations.huggingface import HuggingFaceModel
+        >>> from rdk_cuda.labs.cascades import Cascade
         >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
         >>> config = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
         >>> target, drafter = (HuggingFaceModel(LlamaForCausalLM(config).eval()) for _ in "td")
@@ -108,11 +109,16 @@ class Cascade(DrafterChain):
         limits = step.limits if self.truncate_drafts else {}
         seeds = functional.step_keys(keys, step.positions, stage=1)
         batch = Batch(own, link["temperature"], seeds, limits)
+        size = self.affinity.target_size
         stage = _Stage(self, own, link["temperature"], limits, max(places, default=0))
         while any(rooms := [s.room for s in own]):
             inner_step = batch.step(rooms)
-            size = self.affinity.target_size
-            decided, _ = advance(self.drafter, self.inner, stage, inner_step, own, Hooks(), size)
+            proposal = self.inner.propose(own, inner_step)
+            reading = reading_of(proposal, own, inner_step, size)
+            output = reading.feed(self.drafter)
+            decided = stage(output, reading.proposal, inner_step, None)
+            self.inner.observe(reading.observed(output, decided))
+            reading.settle(self.drafter, decided)
             for s, new in zip(own, decided.tokens, strict=True):
                 s.extend(new)
             read = [s.length - 1 for s in own]

@@ -1,0 +1,5 @@
+"""Drafters that are themselves decoded speculatively."""
+
+from .cascade import Cascade
+
+__all__ = ["Cascade"]
