@@ -46,11 +46,12 @@ from rdk_cuda.cli.arguments import natural
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.decoding import DrafterChain, NGrams, Proposer, SpeculativeDecoder
 from rdk_cuda.decoding.generation import Batch
-from rdk_cuda.decoding.lengths import Classifier, Confidence, Drafted, EntropyBound, Length, Product
+from rdk_cuda.decoding.lengths import Classifier, Drafted, Length, Product
 from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.labs.cascades import Cascade
+from rdk_cuda.labs.length_rules import Confidence, EntropyBound
 from rdk_cuda.pair.loading import quiet
 from rdk_cuda.pair.pairs import ModelPair
 

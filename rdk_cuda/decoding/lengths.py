@@ -91,32 +91,6 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Confidence:
-    """While the newest token's q is at least this, as `assistant_confidence_threshold` has it."""
-
-    at_least: float = 0.4
-
-    def __call__(self, drafted: Drafted) -> Tensor:
-        """As `Length`."""
-        return drafted.probs[:, -1] >= self.at_least
-
-
-@dataclass(frozen=True)
-class EntropyBound:
-    """While `1 - sqrt(gamma * entropy)`, a bound on the acceptance, is at least this.
-
-    AdaEDL (arXiv:2410.18351) with a threshold that stays the same.
-    """
-
-    at_least: float
-    gamma: float = 0.2
-
-    def __call__(self, drafted: Drafted) -> Tensor:
-        """As `Length`."""
-        return 1 - (self.gamma * drafted.entropies[:, -1]).sqrt() >= self.at_least
-
-
-@dataclass(frozen=True)
 class Classifier:
     """While the drafted tokens are all accepted with at least this probability, as is predicted.
 
@@ -157,7 +131,7 @@ def row_sums(terms: Tensor) -> Tensor:
     return terms.sum(-1)
 
 
-_RULES = (Product, Confidence, EntropyBound, Classifier)
+_RULES = (Product, Classifier)
 
 
 def described(length: Length) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import rdk_cuda
 from rdk_cuda import Affinity, RecentTokens
 from rdk_cuda.decoding import DrafterChain, SpeculativeDecoder
 from rdk_cuda.decoding.generation import Continuation
-from rdk_cuda.decoding.lengths import Classifier, Confidence, Drafted, EntropyBound, Length, Product
+from rdk_cuda.decoding.lengths import Classifier, Drafted, Length, Product
 from tests import generators
 
 SIZE = VOCABULARY.target_size
@@ -28,8 +28,6 @@ def unlike_1(drafted: Drafted) -> Tensor:
 
 LENGTHS: dict[str, Length] = {
     "product": Product(0.25),
-    "confidence": Confidence(0.4),
-    "entropy bound": EntropyBound(0.5),
     "classifier": Classifier((0.8, 0.2, 0.1, -0.5, 1.2), 0.3),
     "by token": unlike_1,
 }
@@ -171,8 +169,11 @@ def test_a_draft_ends_behind_the_first_token_that_is_too_unlikely() -> None:
                 ended.append(len(drawn) == 5 or drawn[-1] < 0.3)
             return proposal
 
+    def likely(drafted: Drafted) -> Tensor:
+        return drafted.probs[:, -1] >= 0.3
+
     ended: list[bool] = []
-    proposer = chain(Watched, draft_length=5, length=Confidence(0.3))
+    proposer = chain(Watched, draft_length=5, length=likely)
     decoding = SpeculativeDecoder(TARGET, affinity=AFFINITY, proposer=proposer)
     with pytest.raises(StopIteration):
         decoding.generate([[1], [3, 2]], max_new_tokens=400, seeds=[1, 2], stop=_after(100))
@@ -196,6 +197,6 @@ def test_dynamic_tokens_and_limits_go_with_it() -> None:
     settings: dict[str, Any] = {"max_new_tokens": 60, "seeds": [1, 2], "top_k": 4, "min_p": 0.02}
     counts = [
         sum(decoder(length, **options).generate([[1], [2]], **settings).statistics.drafted)
-        for length in (None, Product(0.25), EntropyBound(0.55))
+        for length in (None, LENGTHS["product"], LENGTHS["classifier"])
     ]
     assert 0 < max(counts[1:]) < counts[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from . import test_cascades, test_parallel
+from . import test_cascades, test_length_rules, test_parallel
 
 
 def test_the_parallel_decoder_s_pieces_are_one_verify(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,3 +16,10 @@ def test_a_cascade_s_greedy_text_is_the_target_s_own(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(every.PROPOSERS, name, test_cascades.CASCADES[name])
     every.test_at_temperature_0_the_text_is_the_target_s_own(name, "token")
     every.test_every_proposer_is_lossless_under_every_rule(name, "token", 1.0, 2_000)
+
+
+@pytest.mark.parametrize("name", test_length_rules.RULES)
+def test_a_length_rule_changes_nothing_but_how_much_is_drafted(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_length_rules.check(name, 2_000, monkeypatch)

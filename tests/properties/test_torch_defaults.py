@@ -23,7 +23,7 @@ from rdk_cuda import (
     Vocabulary,
 )
 from rdk_cuda.decoding import DrafterTree, SpeculativeDecoder
-from rdk_cuda.decoding.lengths import EntropyBound, Product
+from rdk_cuda.decoding.lengths import Classifier
 from rdk_cuda.decoding.trees import ancestors, depths
 from rdk_cuda.integrations import sglang
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
@@ -124,7 +124,7 @@ def decoder() -> list[Any]:
         vocabulary=SMALL,
         dynamic_tokens=RecentTokens(SMALL, width=2),
         full_head=(weight, None),
-        length=lambda drafted: EntropyBound(0.2)(drafted) & Product(0.01)(drafted),
+        length=Classifier((0.8, 0.2, 0.1, -0.5, 1.2), 0.01),
     )
     trees = SpeculativeDecoder(model, proposer=DrafterTree(small, affinity, nodes=3))
     return [

@@ -1,0 +1,29 @@
+"""They hold what the core's rules promise, in its own tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import test_lengths
+
+from rdk_cuda.labs.length_rules import Confidence, EntropyBound
+
+RULES: dict[str, Callable[..., object]] = {
+    "confidence": Confidence(0.4),
+    "entropy bound": EntropyBound(0.5),
+}
+
+
+def check(name: str, samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(test_lengths.LENGTHS, name, RULES[name])
+    for temperature, method in ((0.0, "token"), (1.0, "block")):
+        test_lengths.test_drafts_end_early_and_alone_as_in_a_batch(name, temperature)
+        test_lengths.test_every_length_is_lossless(name, method, samples)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_is_lossless_and_a_draft_ends_alone_as_in_a_batch(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(name, 40_000, monkeypatch)
