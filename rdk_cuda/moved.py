@@ -8,6 +8,7 @@ from typing import Any
 MOVED = {
     "rdk_cuda.decoding.Cascade": "rdk_cuda.labs.cascades.Cascade",
     "rdk_cuda.decoding.parallel": "rdk_cuda.labs.parallel_decoder",
+    "rdk_cuda.decoding.string_rejection": "rdk_cuda.labs.string_rejection",
 }
 """The old dotted name of a module, or of a name in one, and the new one."""
 

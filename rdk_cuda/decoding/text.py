@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
@@ -39,7 +39,6 @@ class TextDrafter:
             drafter, without priors. None: column i is token i.
 
     Attributes:
-        look_back: read the newest token's row anew, and the one before it, for `newest`.
         tokens, target_tokens: how both spell bytes.
         spellings: of the drafter's tokens; None of one with a byte that the target has no token of.
         partners: of each of the target's tokens the drafter's of the same bytes, name or role; -1.
@@ -94,7 +93,6 @@ class TextDrafter:
         special = [id for id, name in enumerate(names) if isinstance(name, str)]
         self.specials = {self.partners[id]: [id] for id in reversed(special)}
         self._affinities: dict[int, Affinity] = {}
-        self.look_back, self._before = False, dict[int, Tensor]()
         self._texts: list[_Text] = []
 
     @property
@@ -136,38 +134,16 @@ class TextDrafter:
         blind = []
         for b, (text, new) in enumerate(zip(self._texts, tokens, strict=True)):
             text.extend(self._piece(text, token) for token in new)
-            if keep[b] and not text.spell(self.drafter.context, 1 + self.look_back):
+            if keep[b] and not text.spell(self.drafter.context):
                 blind.append(b)
         asked = list(zip(self._texts, keep, strict=True))
         self.drafter.rollback([text.shared if k else len(text.fed) for text, k in asked])
         own = [text.read() if k else [] for text, k in asked]
-        output = self._both_rows(own) if self.look_back else self.drafter.feed(own, keep)
+        output = self.drafter.feed(own, keep)
         if not blind:
             return output
         rows = torch.tensor(blind, dtype=torch.int64, device=output.logits.device)
         return output._replace(logits=output.logits.index_fill(0, rows, math.nan))
-
-    def _both_rows(self, own: Sequence[Sequence[int]]) -> Output:
-        """The last row of each sequence; the one before it is kept for `newest`."""
-        rows = [min(len(new), 2) for new in own]
-        output = self.drafter.feed(own, rows)
-        found = list(enumerate(rows))
-        self._before = {b: output.logits[b, 0] for b, count in found if count == 2}
-        places = [max(count - 1, 0) for count in rows]
-        last = torch.tensor(places, dtype=torch.int64, device=output.logits.device)
-        each = torch.arange(len(rows), device=output.logits.device)
-        hidden = output.hidden
-        return Output(
-            output.logits[each, last][:, None],
-            None if hidden is None else hidden[each, last][:, None],
-        )
-
-    def newest(self) -> dict[int, tuple[Tensor, int, tuple[bytes, ...]]]:
-        """Of sequences, what was known before the drafter's newest token, where it is known.
-
-        The row of logits in front of it; the token; and the target's tokens that spell it.
-        """
-        return {b: (row, *self._texts[b].newest()) for b, row in self._before.items()}
 
     def feed_own(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
         """Append tokens of the drafter's own; the next `feed` keeps what still fits."""
@@ -229,11 +205,8 @@ class _Text:
         if length < self._known:
             self._known, self._exact = length, False
 
-    def spell(self, context: float, least: int = 1) -> bool:
-        """Find the drafter's tokens of all pieces; whether there are any, and not too many.
-
-        At least so many of the last are read anew.
-        """
+    def spell(self, context: float) -> bool:
+        """Find the drafter's tokens of all pieces; whether there are any, and not too many."""
         at = self._seam()
         kept = bisect_right(self._own_ends, self._ends[at])
         del self._own[kept:], self._own_ends[kept:]
@@ -252,20 +225,9 @@ class _Text:
             self.shared += 1
         self._sees = 0 < len(self._own) <= context
         # At least one token is read, or there would be no logits.
-        at = min(self.shared, len(self._own) - least) if self._sees else self.shared - 1
+        at = min(self.shared, len(self._own) - 1) if self._sees else self.shared - 1
         self.shared = max(at, 0)
         return self._sees
-
-    def newest(self) -> tuple[int, tuple[bytes, ...]]:
-        """The drafter's newest token, and the pieces that spell it; none if it is cut otherwise."""
-        start, end = self._own_ends[-2:]
-        at = bisect_left(self._ends, start)
-        pieces = self.pieces[at:]
-        if [self._ends[at], self._ends[-1]] != [start, end] or not all(
-            isinstance(piece, bytes) for piece in pieces
-        ):
-            return -1, ()
-        return self._own[-1], tuple(piece for piece in pieces if piece)  # type: ignore[misc]
 
     def read(self) -> list[int]:
         """What the drafter is to read behind the `shared` tokens that it keeps."""

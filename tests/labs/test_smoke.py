@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from . import test_cascades, test_length_rules, test_parallel
+from . import test_cascades, test_length_rules, test_parallel, test_string_rejection
 
 
 def test_the_parallel_decoder_s_pieces_are_one_verify(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +23,7 @@ def test_a_length_rule_changes_nothing_but_how_much_is_drafted(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test_length_rules.check(name, 2_000, monkeypatch)
+
+
+def test_string_level_rejection_is_lossless() -> None:
+    test_string_rejection.test_string_level_rejection_is_lossless(1.0, "token")

@@ -1,21 +1,23 @@
-"""String-level rejection sampling with bounded lookahead (DESIGN, "Different tokenizers")."""
+"""String-level rejection sampling with bounded lookahead."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..affinity import Affinity
-from ..vocabulary.text_tokens import incomplete
-from .generation import Continuation
-from .models import Output
-from .proposal import Proposal, Step
-from .proposers import DrafterChain
-from .text import TextDrafter
+from ...affinity import Affinity
+from ...decoding.generation import Continuation
+from ...decoding.models import CausalModel, Output
+from ...decoding.proposal import Proposal, Step
+from ...decoding.proposers import DrafterChain
+from ...decoding.text import TextDrafter
+from ...vocabulary.text_tokens import incomplete
 
 
 class StringRejection(DrafterChain):
@@ -58,17 +60,13 @@ class StringRejection(DrafterChain):
             for at in range(1, len(ids)):
                 going_on[pieces[:at]].append((own, ids[at]))  # type: ignore[index]
         affinity = Affinity.from_rows(rows, target_size=target_size, bias=rule.bias)
-        super().__init__(drafter, affinity.to(drafter.device), **options)
-        self.text, self.columns = drafter, columns
+        self.text, self.columns = copy(drafter), columns
+        self.text.drafter = self._both = _BothRows(drafter.drafter)
+        super().__init__(self.text, affinity.to(drafter.device), **options)
         self._going_on = {
             pieces: torch.tensor(found, dtype=torch.int64, device=drafter.device).T
             for pieces, found in going_on.items()
         }
-
-    def reset(self, batch_size: int) -> None:
-        """As `Proposer.reset`."""
-        self.text.look_back = True
-        super().reset(batch_size)
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
         """As `Proposer.propose`."""
@@ -84,7 +82,7 @@ class StringRejection(DrafterChain):
         shape = len(logits), self.columns
         tokens = torch.full(shape, -1, dtype=torch.int32, device=logits.device)
         added = logits.new_zeros(shape)
-        for b, (before, newest, pieces) in self.text.newest().items():
+        for b, before, newest, pieces in self._newest():
             found = self._going_on.get(pieces)
             if found is None:
                 continue
@@ -96,3 +94,64 @@ class StringRejection(DrafterChain):
             tokens[b, : len(best.values)] = found[1][best.indices].int()
             added[b, : len(best.values)] = best.values
         return {"dynamic_tokens": tokens, "dynamic_logits": added.to(output.logits)}
+
+    def _newest(self) -> Iterator[tuple[int, Tensor, int, tuple[bytes, ...]]]:
+        """Of each sequence where they are known, the row of logits in front of the drafter's newest
+        token, that token, and the target's tokens that spell it."""
+        for b, row in self._both.before.items():
+            text = self.text._texts[b]
+            if not text._sees:
+                continue
+            start, end = text._own_ends[-2:]
+            at = bisect_left(text._ends, start)
+            pieces = [piece for piece in text.pieces[at:] if isinstance(piece, bytes)]
+            whole = [text._ends[at], text._ends[-1]] == [start, end]
+            if whole and len(pieces) == len(text.pieces) - at:
+                yield b, row, text._own[-1], tuple(piece for piece in pieces if piece)
+
+
+class _BothRows:
+    """A drafter that reads the token before the newest again, if need be, and keeps its row.
+
+    Attributes:
+        before: of sequences in the last pass, the row of logits in front of their newest token.
+    """
+
+    def __init__(self, drafter: CausalModel) -> None:
+        self.drafter, self.device, self.context = drafter, drafter.device, drafter.context
+        self.vocabulary_size = drafter.vocabulary_size
+        self.before: dict[int, Tensor] = {}
+        self._read: list[list[int]] = []
+
+    @property
+    def lengths(self) -> list[int]:
+        """As `CausalModel.lengths`."""
+        return list(map(len, self._read))
+
+    def reset(self, batch_size: int) -> None:
+        """As `CausalModel.reset`."""
+        self.drafter.reset(batch_size)
+        self._read = [[] for _ in range(batch_size)]
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """As `CausalModel.rollback`; the drafter follows in the next pass."""
+        for read, length in zip(self._read, lengths, strict=True):
+            del read[length:]
+
+    def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
+        """As `CausalModel.feed`; `keep` is 1 or 0."""
+        starts = [
+            len(read) - (k > 0 and len(new) == 1 and len(read) > 0)
+            for read, new, k in zip(self._read, tokens, keep, strict=True)
+        ]
+        self.drafter.rollback(starts)
+        for read, new in zip(self._read, tokens, strict=True):
+            read += new
+        own = [read[start:] for read, start in zip(self._read, starts, strict=True)]
+        rows = [min(len(new), 2) * k for new, k in zip(own, keep, strict=True)]
+        output = self.drafter.feed(own, rows)
+        self.before = {b: output.logits[b, 0] for b, count in enumerate(rows) if count == 2}
+        places = [max(count - 1, 0) for count in rows]
+        last = torch.tensor(places, dtype=torch.int64, device=output.logits.device)
+        each = torch.arange(len(rows), device=output.logits.device)
+        return Output(output.logits[each, last][:, None])
