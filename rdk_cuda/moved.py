@@ -9,6 +9,11 @@ MOVED = {
     "rdk_cuda.decoding.Cascade": "rdk_cuda.labs.cascades.Cascade",
     "rdk_cuda.decoding.parallel": "rdk_cuda.labs.parallel_decoder",
     "rdk_cuda.decoding.string_rejection": "rdk_cuda.labs.string_rejection",
+    "rdk_cuda.integrations.huggingface.SteeredModel": "rdk_cuda.labs.steering.SteeredModel",
+    "rdk_cuda.integrations.huggingface.Steering": "rdk_cuda.labs.steering.Steering",
+    "rdk_cuda.integrations.huggingface.load_steering": "rdk_cuda.labs.steering.load_steered",
+    "rdk_cuda.integrations.huggingface.steered_read": "rdk_cuda.labs.steering.steered_read",
+    "rdk_cuda.integrations.huggingface.steering": "rdk_cuda.labs.steering",
 }
 """The old dotted name of a module, or of a name in one, and the new one."""
 

@@ -1,7 +1,7 @@
 """What steering brings the demo's drafter, with and without the target's states.
 
 `python -m studies.steering` trains `Steering` for the drafter with its full head, as
-`python -m rdk_cuda distill --train steering` does it at temperature 1, by 1 - α with
+`python -m rdk_cuda.labs.steering distill` does it at temperature 1, by 1 - α with
 α = sum_x min(p, q), on texts that the target writes behind beginnings of the demo's calibration
 text. Then α is measured on texts that it writes behind those of held-out modules. A row is a way:
 
@@ -20,7 +20,6 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +34,12 @@ from profiling.tables import table
 from rdk_cuda import Vocabulary
 from rdk_cuda.cli.arguments import natural, positive
 from rdk_cuda.cli.commands import add_distill
-from rdk_cuda.cli.distill import Job
 from rdk_cuda.cli.progress import Stages
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.files import write_json
-from rdk_cuda.integrations.huggingface import Steering
+from rdk_cuda.labs.steering import Steering
+from rdk_cuda.labs.steering.job import SteeredJob, SteeredPair
 from rdk_cuda.pair.loading import quiet
 
 PROMPT, CHOOSE = 32, 32
@@ -81,7 +80,8 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[list[Row], Row]:
         for way, kind in ((STEERED, Steering), (SHUFFLED, Shuffled)):
             torch.manual_seed(options.seed)
             steering = kind.between(pair.target, pair.drafter)
-            job = Job(asked(options, folder / way), replace(pair, steering=steering), whole, {})
+            steered = SteeredPair(**vars(pair), steering=steering)
+            job = SteeredJob(asked(options, folder / way), steered, whole, {})
             text, held_out = (each.documents for each in job.texts)
             chooses = job.draw("target", text, CHOOSE, 0, stages)
             measures = job.draw("target", held_out, options.texts, 1, stages)

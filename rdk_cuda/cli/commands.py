@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -249,8 +249,7 @@ def add_distill(commands: Any) -> None:
         default="head",
         metavar="PART",
         help="head: the rows of the small head; virtual-rows; lifted-rows: their map; all: the "
-        "head and the drafter below it; steering: what the target's states add in the drafter's "
-        "MLPs (%(default)s)",
+        "head and the drafter below it (%(default)s)",
     )
     add(
         "--loss",
@@ -264,7 +263,7 @@ def add_distill(commands: Any) -> None:
         choices=("target", "drafter", "text"),
         default="target",
         help="learn from what the target writes behind beginnings of the text, what the drafter "
-        "with its full head writes, unsteered, or the text itself (%(default)s)",
+        "with its full head writes, or the text itself (%(default)s)",
     )
     add("--temperature", type=sampled, metavar="T", help="of use (the one calibrated for)")
     for name, type_, default, text in (
@@ -287,15 +286,17 @@ def distill(arguments: argparse.Namespace) -> int:
     arguments.out = output_of(arguments)
     from ..training import LOSSES, PARTS
 
-    for option, given, known in (
-        ("--train", [arguments.train], PARTS),
-        ("--loss", arguments.loss, LOSSES),
-    ):
-        if unknown := [name for name in given if name not in known]:
-            raise InputError(f"{option} {unknown[0]}: needs one of {', '.join(known)}")
+    refuse_unknown("--train", [arguments.train], PARTS)
+    refuse_unknown("--loss", arguments.loss, LOSSES)
     from .distill import run_distillation
 
     return run_distillation(arguments)
+
+
+def refuse_unknown(option: str, given: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse a value that is none of these."""
+    if unknown := [name for name in given if name not in known]:
+        raise InputError(f"{option} {unknown[0]}: needs one of {', '.join(known)}")
 
 
 def add_inspect(commands: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +14,9 @@ from torch import Tensor
 from rdk_cuda.calibration.reading import Read, Window, cut_windows
 from rdk_cuda.calibration.record import read_models
 from rdk_cuda.decoding import SpeculativeDecoder
-from rdk_cuda.drafter import PrunedDrafter
+from rdk_cuda.drafter import FullHead, PrunedDrafter
 from rdk_cuda.integrations.eagle3 import unrolled_read
-from rdk_cuda.integrations.huggingface import HuggingFaceModel, Steering, steered_read
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     MODEL,
     load_pruned,
@@ -26,21 +26,20 @@ from rdk_cuda.integrations.huggingface.saved_drafter import (
 from rdk_cuda.integrations.huggingface.text_drafter import is_text_drafter
 from rdk_cuda.training import (
     ALL,
-    STEERING,
     STEPS_A_ROUND,
     Distillation,
     DistillationError,
     Recipe,
 )
 from rdk_cuda.training.distill import write_into
-from rdk_cuda.training.parts import parts_of
+from rdk_cuda.training.parts import Trained, parts_of
 
 from ..evaluation.acceptance import Bootstrap, Interval
 from ..evaluation.table import counted
 from ..pair.documents import Document, Text, calibration_and_held_out, first_token
 from ..pair.errors import InputError
 from ..pair.loading import quiet, refuse_unsavable
-from ..pair.pairs import ModelPair, Pair, StatePair
+from ..pair.pairs import Pair, StatePair
 from .calibrate import say
 from .evaluate import calibrated_temperature, load_calibrated, versions
 from .progress import Stages
@@ -77,7 +76,12 @@ def run_distillation(arguments: argparse.Namespace) -> int:
         refuse_existing(arguments.out, arguments.overwrite)
     if is_text_drafter(arguments.drafter):
         raise InputError(f"{arguments.drafter}: has another tokenizer, and no head to train")
-    job = Job.of(arguments)
+    return trained(Job.of(arguments))
+
+
+def trained(job: Job) -> int:
+    """Do the job; returns the exit code."""
+    arguments = job.arguments
     refuse_unsavable(job.models, arguments.out)
     text, held_out = job.texts
     try:
@@ -133,21 +137,14 @@ class Job:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Job:
-        """Of the files that are named; where steering is trained, the pair has it."""
+        """Of the files that are named."""
         models, drafter, settings = load_calibrated(arguments)
         device, dtype = models.target.device, getattr(torch, arguments.dtype)
         if device.type != "cpu":
             drafter, _ = load_pruned(arguments.drafter, device=device)
         job = cls(arguments, models, drafter.in_dtype(dtype), settings)
         job.refuse_impossible()
-        if arguments.train != STEERING or not isinstance(models, ModelPair):
-            return job
-        try:
-            steering = models.steering or Steering.between(models.target, models.drafter)
-        except TypeError as error:
-            raise InputError(f"--train steering: {error}") from error
-        steering = steering.to(device, torch.float32).requires_grad_()
-        return replace(job, models=replace(models, steering=steering))
+        return job
 
     @property
     def texts(self) -> tuple[Text, Text]:
@@ -171,21 +168,13 @@ class Job:
     @property
     def body(self) -> list[torch.nn.Parameter]:
         """What is trained below the head."""
-        train, steering = self.arguments.train, self.models.steering
-        if train == STEERING and steering is not None:
-            return list(steering.parameters())
-        return self.models.body if train == ALL else []
+        return self.models.body if self.arguments.train == ALL else []
 
     def refuse_impossible(self) -> None:
         """What cannot be trained in this way."""
         given, states = self.arguments, isinstance(self.models, StatePair)
         if self.temperature == 0:
             raise InputError("--temperature: greedy drafts have no gradient; name one above 0")
-        if states and given.train == STEERING:
-            raise InputError(
-                "--train steering: the drafter reads the target's states already; needs head, "
-                "virtual-rows, lifted-rows or all"
-            )
         if states and given.data == "drafter":
             raise InputError(
                 "--data drafter: the drafter reads the target's states, and writes nothing by "
@@ -278,7 +267,7 @@ class Job:
         full_head = weight.to(device), None if bias is None else bias.to(device)
         target_head = models.target.get_output_embeddings().weight.detach()
         try:
-            parts = parts_of(given.train, self.drafter, full_head, target_head)
+            parts = self._parts(full_head, target_head)
         except ValueError as error:
             raise InputError(f"--train {given.train}: {error}") from error
         body = self.body
@@ -332,6 +321,9 @@ class Job:
         write_into(body, came)
         return outcome
 
+    def _parts(self, full_head: FullHead, target_head: Tensor) -> Trained:
+        return parts_of(self.arguments.train, self.drafter, full_head, target_head)
+
     def _read(self) -> Read:
         """Both models, with a gradient for what is trained below the head."""
         given, models = self.arguments, self.models
@@ -342,9 +334,7 @@ class Job:
         pair = models.target, network
         if isinstance(models, StatePair):
             return unrolled_read(*pair, given.draft_length)
-        if models.steering is None:
-            return read_models(*pair, train=given.train == ALL)
-        return steered_read(*pair, models.steering, given.draft_length, prompt_length=given.prompt)
+        return read_models(*pair, train=given.train == ALL)
 
     def checkpoint(self, loss: str) -> Path:
         """Where a training goes on from."""
@@ -378,13 +368,11 @@ class Job:
             **sources,
         }
         earlier = self.settings.get("distilled", [])
+        settings = {**self.settings, "distilled": [*earlier, distilled]}
         with naming_out():
-            save_drafter(
-                given.out,
-                models.saved_drafter,
-                models.tokenizer,
-                best.drafter.in_dtype(models.drafter_dtype),
-                {**self.settings, "distilled": [*earlier, distilled]},
-                steering=models.steering,
-                overwrite=given.overwrite,
-            )
+            self._write(best.drafter.in_dtype(models.drafter_dtype), settings)
+
+    def _write(self, drafter: PrunedDrafter, settings: dict[str, Any]) -> None:
+        given, models = self.arguments, self.models
+        model, tokenizer = models.saved_drafter, models.tokenizer
+        save_drafter(given.out, model, tokenizer, drafter, settings, overwrite=given.overwrite)

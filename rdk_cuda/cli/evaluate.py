@@ -20,9 +20,7 @@ from rdk_cuda.drafter import PrunedDrafter, SavedDrafterError
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     MODEL,
     SETTINGS,
-    STEERING,
     load_pruned,
-    load_steering,
     refuse_other_model,
 )
 from rdk_cuda.integrations.huggingface.text_drafter import is_text_drafter, load_affinity
@@ -34,7 +32,7 @@ from ..files import write_figure
 from ..pair.documents import Text, first_token, read_documents, window_length
 from ..pair.errors import InputError
 from ..pair.loading import load_pair, quiet, same_weights
-from ..pair.pairs import ModelPair, Pair, StatePair, head_size
+from ..pair.pairs import Pair, StatePair, head_size
 from ..pair.text_pair import TextPair
 from .progress import Stages
 
@@ -44,7 +42,13 @@ NAMED = 3  # documents, of those that were left out
 def run_evaluation(arguments: argparse.Namespace) -> int:
     """Measure, print and write; returns the exit code."""
     quiet()
-    models, methods, settings = load_saved(arguments)
+    return report(arguments, *load_saved(arguments))
+
+
+def report(
+    arguments: argparse.Namespace, models: Pair, methods: Sequence[Method], settings: dict[str, Any]
+) -> int:
+    """Measure what was loaded, print and write; returns the exit code."""
     documents = read_documents(models.tokenizer, arguments.text)
     length = window_length(documents, models.context, arguments.draft_length)
     text = Text(documents, length, first_token(models.tokenizer))
@@ -100,10 +104,6 @@ def load_calibrated(arguments: argparse.Namespace) -> tuple[Pair, PrunedDrafter,
             arguments.target, directory / MODEL, arguments.device, dtype, arguments.device_map
         )
         refuse_other_model(f"{directory / MODEL}", models.drafter, drafter)
-        steering = load_steering(directory, device=models.target.device)
-        if isinstance(models, ModelPair) and steering is not None:
-            steering.check(f"{directory / STEERING}", models.drafter, models.target)
-            models = replace(models, steering=steering)
     except SavedDrafterError as error:
         raise InputError(error.reason) from error
     if isinstance(models, StatePair):

@@ -31,7 +31,7 @@ class SavedDrafterError(ValueError):
     @property
     def reason(self) -> str:
         """The message without the name of the function, for the command line."""
-        return re.sub(r"^((PrunedDrafter|Steering)\.\w+|load_\w+|save_\w+): ", "", str(self))
+        return re.sub(r"^(PrunedDrafter\.\w+|load_\w+|save_\w+): ", "", str(self))
 
 
 _AFFINITY = {f"affinity.{name}": name for name in CANONICAL}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Drafter, read_drafts
-from rdk_cuda.integrations.huggingface import HuggingFaceModel, Steering, steered_read
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.placement import weight_of
 
 from ..calibration.lifted import lift_rows, refitted_rows, shifted_rows
@@ -44,7 +44,6 @@ class ModelPair:
         tokenizer: of both.
         names: of the two, for the report.
         drafter_dtype: of the drafter's files, and of what is written of it.
-        steering: of the drafter by the target's states, if it is steered.
         kept: the tokens that the drafter's head was trained for; None: all.
         lifted: what stands for rows that the drafter lacks.
         rows: where the rows of pruned tokens are from, if they are not the drafter's own.
@@ -55,7 +54,6 @@ class ModelPair:
     tokenizer: Any
     names: tuple[str, str]
     drafter_dtype: torch.dtype = torch.float32
-    steering: Steering | None = None
 
     kept: ClassVar[None] = None
     lifted: ClassVar[None] = None
@@ -72,9 +70,7 @@ class ModelPair:
         return min(map(readable, (self.target, self.drafter)))
 
     def read(self, draft_length: int) -> Read:
-        """What both say of a text, at every position; a steered drafter as it drafts."""
-        if self.steering is not None:
-            return steered_read(self.target, self.drafter, self.steering, draft_length)
+        """What both say of a text, at every position."""
         return read_models(self.target, self.drafter)
 
     def how_read(self, draft_length: int) -> str:
@@ -106,7 +102,7 @@ class ModelPair:
 
     def drafts_every(self, draft_length: int) -> int:
         """Positions from one draft's begin to the next in what is read."""
-        return 1 if self.steering is None else draft_length
+        return 1
 
     def times(self, context: list[int], draft_length: int) -> Times:
         """Of the models' parts on this machine, behind a context."""
@@ -136,8 +132,6 @@ class StatePair:
     names: tuple[str, str]
     drafter_dtype: torch.dtype = torch.float32
     lifted: LiftedRows | None = None
-
-    steering: ClassVar[None] = None
 
     @property
     def vocabulary_size(self) -> int:

@@ -2,7 +2,7 @@
 
 from .distill import STEPS_A_ROUND, Distillation, DistillationError, Recipe
 from .losses import LOSSES, OverlapLoss, redistributed
-from .parts import ALL, HEAD, LIFTED_ROWS, PARTS, STEERING, VIRTUAL_ROWS
+from .parts import ALL, HEAD, LIFTED_ROWS, PARTS, VIRTUAL_ROWS
 
 __all__ = [
     "ALL",
@@ -10,7 +10,6 @@ __all__ = [
     "LIFTED_ROWS",
     "LOSSES",
     "PARTS",
-    "STEERING",
     "STEPS_A_ROUND",
     "VIRTUAL_ROWS",
     "Distillation",

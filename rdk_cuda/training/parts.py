@@ -14,11 +14,10 @@ from ..drafter import FullHead, LiftedRows, PrunedDrafter
 from ..drafter.lifted import features_of
 from ..dynamic_tokens import Contexts, dynamic_columns
 
-PARTS = "head", "virtual-rows", "lifted-rows", "all", "steering"
-HEAD, VIRTUAL_ROWS, LIFTED_ROWS, ALL, STEERING = PARTS
+PARTS = "head", "virtual-rows", "lifted-rows", "all"
+HEAD, VIRTUAL_ROWS, LIFTED_ROWS, ALL = PARTS
 """What may be trained: the rows of the small head; the virtual ones of these; the map and shift of
-lifted rows, and what follows from them; the rows, and the drafter below its head; what the target's
-states add below the head, and no row."""
+lifted rows, and what follows from them; the rows, and the drafter below its head."""
 
 
 class Columns(NamedTuple):
@@ -159,6 +158,4 @@ def parts_of(
         if drafter.affinity.draft_size == kept:
             raise ValueError("the drafter has no virtual tokens; train head instead")
         return TrainedRows(drafter, full_head, first=kept)
-    if train == STEERING:
-        return TrainedRows(drafter, full_head, first=drafter.affinity.draft_size)
     return TrainedRows(drafter, full_head)

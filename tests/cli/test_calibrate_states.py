@@ -122,10 +122,6 @@ def test_a_full_head_is_pruned_as_asked(
     ("options", "said"),
     [
         (
-            ("--train", "steering"),
-            "--train steering: the drafter reads the target's states alr",
-        ),
-        (
             ("--data", "drafter"),
             "--data drafter: .* writes nothing by itself; needs target",
         ),

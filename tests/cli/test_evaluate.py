@@ -22,7 +22,6 @@ from rdk_cuda.calibration.reading import Window
 from rdk_cuda.evaluation.rows import FIELDS
 from rdk_cuda.evaluation.speed import Times
 from rdk_cuda.functional import redistribute
-from rdk_cuda.integrations.huggingface import Steering, steered_read
 from rdk_cuda.integrations.huggingface.saved_drafter import load_drafter
 from rdk_cuda.pair import pairs
 from rdk_cuda.pair.pairs import ModelPair
@@ -248,33 +247,6 @@ def test_its_acceptance_is_that_of_the_loaded_drafter(
             rates.append(float(torch.minimum((logits / 0.7).softmax(-1), q).sum()))
     assert row["acceptance"] == pytest.approx(sum(rates) / len(rates), abs=1e-5)
     assert row["head_rows"] == drafter.affinity.draft_size
-
-
-def test_a_steered_drafter_is_measured_as_it_drafts(
-    evaluated: Evaluated,
-    spoiled: Path,
-    tmp_path: Path,
-    tiny: ModelPair,
-    refused: Callable[..., str],
-) -> None:
-    Steering((0, 1, 1), state_size=3, layers=1, width=16).save(spoiled / "steering.safetensors")
-    assert "needs the target that it was trained for" in refused()
-    model, drafter, _ = load_drafter(spoiled)
-    steering = Steering.between(tiny.target, model)
-    torch.nn.init.normal_(steering.out.weight)
-    steering.save(spoiled / "steering.safetensors")
-    file = tmp_path / "short.txt"
-    file.write_text("def value in range import self\nclass return")
-    options = ("--temperature", 0.7, "--draft-length", 3)
-    row = evaluated(*options, text=[file], saved=spoiled)[1]["rows"][2]
-
-    window = Window(0, tiny.tokenizer(file.read_text())["input_ids"])
-    with torch.no_grad():
-        read = steered_read(tiny.target, model, steering, 3)(torch.tensor([window.ids]))
-        columns = drafter.columns(tiny.drafter_head, read.hidden[0], window.contexts[1:])
-        q = redistribute(affinity=drafter.affinity, temperature=0.7, **columns)
-    rates = torch.minimum((read.target_logits[0] / 0.7).softmax(-1), q).sum(1)
-    assert row["acceptance"] == pytest.approx(float(rates.mean()), abs=1e-5)
 
 
 @pytest.mark.ci

@@ -228,6 +228,6 @@ def test_dynamic_tokens_and_biases_are_refused(
     ):
         parts = {"dynamic_tokens": None, "bias": None, "affinity": own.affinity} | {name: value}
         drafter = SimpleNamespace(**parts)
-        monkeypatch.setattr(plugin, "load_unsteered", lambda *_, drafter=drafter: drafter)
+        monkeypatch.setattr(plugin, "load_pruned", lambda *_, drafter=drafter: (drafter, {}))
         with pytest.raises(UnsupportedConfigurationError, match=found):
             settled(registered, given)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from . import test_cascades, test_length_rules, test_parallel, test_string_rejection
+from . import (
+    test_cascades,
+    test_length_rules,
+    test_parallel,
+    test_steering,
+    test_string_rejection,
+)
 
 
 def test_the_parallel_decoder_s_pieces_are_one_verify(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +35,8 @@ def test_a_length_rule_changes_nothing_but_how_much_is_drafted(
 
 def test_string_level_rejection_is_lossless() -> None:
     test_string_rejection.test_string_level_rejection_is_lossless(1.0, "token")
+
+
+def test_a_steered_drafter_is_read_by_labs_alone(tmp_path: Path) -> None:
+    loaded = "test_a_saved_drafter_is_steered_when_labs_load_it_and_refused_by_the_core"
+    getattr(test_steering, loaded)(tmp_path)

@@ -11,18 +11,13 @@ except ImportError as error:
 from ...drafter import SavedDrafterError
 from .generate import Generate
 from .model import HuggingFaceModel
-from .saved_drafter import drafting_model, load_drafter, load_steering, save_drafter
-from .steering import SteeredModel, Steering, steered_read
+from .saved_drafter import drafting_model, load_drafter, save_drafter
 
 __all__ = [
     "Generate",
     "HuggingFaceModel",
     "SavedDrafterError",
-    "SteeredModel",
-    "Steering",
     "drafting_model",
     "load_drafter",
-    "load_steering",
     "save_drafter",
-    "steered_read",
 ]

@@ -39,7 +39,7 @@ from .generation_options import (
 from .library import drop_unused_cache
 from .model import HuggingFaceModel
 from .padded_batch import PaddedBatch, PaddedDecoder, ending_of, stop_strings_of
-from .saved_drafter import calibrated_drafts, drafting_model, load_drafter, load_steering
+from .saved_drafter import calibrated_drafts, drafting_model, load_drafter
 from .text_drafter import is_text_drafter, load_text_drafter
 
 
@@ -185,8 +185,7 @@ class Generate:
         model, pruned, settings = load_drafter(directory, device=device)
         own = {"dynamic_tokens": pruned.dynamic_tokens, "vocabulary": pruned.vocabulary}
         own |= calibrated_drafts(settings)
-        drafter = drafting_model(model, pruned, load_steering(directory, device=device))
-        return cls(drafter, pruned.affinity, **{**own, **options})
+        return cls(drafting_model(model, pruned), pruned.affinity, **{**own, **options})
 
     def __call__(
         self,

@@ -3,7 +3,6 @@
     DIR/drafter/                    the drafter, an ordinary Hugging Face model, and its tokenizer
     DIR/pruned_drafter.safetensors  what `PrunedDrafter.save` writes
     DIR/calibration.json            settings and figures of the calibration
-    DIR/steering.safetensors        what `Steering.save` writes, if the drafter is steered
 
 The model in `drafter/` has its full head. A Hugging Face configuration has one `vocab_size` for
 both the embedding and the head. The embedding stays at V_t, since every token is still read, so a
@@ -27,10 +26,9 @@ from ...decoding.lengths import length_of
 from ...drafter import PrunedDrafter, SavedDrafterError
 from ...files import folder_written_whole, read_json, read_small
 from .model import HuggingFaceModel
-from .steering import SteeredModel, Steering
 
 MODEL, PRUNED, SETTINGS = "drafter", "pruned_drafter.safetensors", "calibration.json"
-STEERING = "steering.safetensors"
+STEERING = "steering.safetensors"  # of a drafter that `rdk_cuda.labs.steering` reads
 
 _FORMAT, _VERSION = "rdk_cuda.drafter", "1"
 
@@ -42,7 +40,6 @@ def save_drafter(
     drafter: PrunedDrafter,
     settings: Mapping[str, Any],
     *,
-    steering: Steering | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write a directory that `load_drafter` reads, atomically.
@@ -54,7 +51,6 @@ def save_drafter(
         tokenizer: the drafter's, which is also the target's.
         drafter: what it was pruned to.
         settings: anything that JSON can hold.
-        steering: what `load_steering` reads; trained for this model.
         overwrite: replace a directory that is empty or holds saved drafters.
 
     Raises:
@@ -64,15 +60,11 @@ def save_drafter(
     """
     drafter.check("save_drafter")
     refuse_other_model("save_drafter", model, drafter)
-    if steering is not None:
-        steering.check("save_drafter", model)
     text = settings_as_json(settings)
     with written_whole(Path(directory), overwrite) as unfinished:
         model.save_pretrained(unfinished / MODEL)
         tokenizer.save_pretrained(unfinished / MODEL)
         drafter.save(unfinished / PRUNED)
-        if steering is not None:
-            steering.save(unfinished / STEERING)
         (unfinished / SETTINGS).write_text(text, encoding="utf-8")
 
 
@@ -100,6 +92,18 @@ def load_pruned(
     directory: str | PathLike[str], *, device: torch.device | str = "cpu"
 ) -> tuple[PrunedDrafter, dict[str, Any]]:
     """As `load_drafter`, without the model."""
+    if os.path.lexists(Path(directory) / STEERING):
+        raise SavedDrafterError(
+            f"load_drafter: {directory} is steered by the target's states; needs to be read by "
+            f"`rdk_cuda.labs.steering.generate_from({str(directory)!r})`, or to have no {STEERING}"
+        )
+    return read_pruned(directory, device=device)
+
+
+def read_pruned(
+    directory: str | PathLike[str], *, device: torch.device | str = "cpu"
+) -> tuple[PrunedDrafter, dict[str, Any]]:
+    """What `load_pruned` reads, whatever else is in the directory."""
     path = Path(directory)
     if not path.is_dir():
         raise SavedDrafterError(f"load_drafter: {path} is no directory; needs a saved drafter's")
@@ -112,40 +116,8 @@ def load_pruned(
     return PrunedDrafter.load(path / PRUNED, device), settings
 
 
-def load_unsteered(
-    directory: str | PathLike[str], engine: str, *, device: torch.device | str = "cpu"
-) -> PrunedDrafter:
-    """What an engine needs that shows a drafter no states; a steered drafter is refused."""
-    drafter, _ = load_pruned(directory, device=device)
-    if os.path.lexists(Path(directory) / STEERING):
-        raise SavedDrafterError(
-            f"load_drafter: {directory} is steered by states of the target, which {engine} does "
-            f"not show it; serve it with Generate, or without {STEERING}, unsteered"
-        )
-    return drafter
-
-
-def load_steering(
-    directory: str | PathLike[str], *, device: torch.device | str = "cpu"
-) -> Steering | None:
-    """What steers the drafter in a directory; None if it is not steered.
-
-    Raises:
-        SavedDrafterError, OSError: as `load_drafter`.
-    """
-    path = Path(directory) / STEERING
-    return Steering.load(path, device) if os.path.lexists(path) else None
-
-
-def drafting_model(
-    model: Any, drafter: PrunedDrafter, steering: Steering | None = None
-) -> HuggingFaceModel:
-    """The model with the small head, for `SpeculativeDecoder`; dynamic tokens use its full head.
-
-    With `steering` it is a `SteeredModel`, and the target has to give its states.
-    """
-    if steering is not None:
-        return SteeredModel(model, steering, head=drafter.weight, head_bias=drafter.bias)
+def drafting_model(model: Any, drafter: PrunedDrafter) -> HuggingFaceModel:
+    """The model with the small head, for `SpeculativeDecoder`; dynamic tokens use its full head."""
     return HuggingFaceModel(model, head=drafter.weight, head_bias=drafter.bias)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from ..engine_version import UnknownEngineError, refuse_untested
-from ..huggingface.saved_drafter import load_unsteered
+from ..huggingface.saved_drafter import load_pruned
 from ..huggingface.text_drafter import is_text_drafter
 from .configuration import UnsupportedConfigurationError, asked_for, refuse_unsupported
 from .drafting import DraftWorker
@@ -110,7 +110,7 @@ def _calibrated(directory: Any) -> Any:
             f"rdk_cuda.integrations.sglang: the drafter in {directory} has another tokenizer, "
             "which SGLang does not serve; use it in Generate or vLLM"
         )
-    drafter = load_unsteered(directory, "SGLang")
+    drafter, _ = load_pruned(directory)
     if drafter.dynamic_tokens is not None:
         raise UnsupportedConfigurationError(
             f"rdk_cuda.integrations.sglang: the drafter in {directory} has dynamic tokens, which "

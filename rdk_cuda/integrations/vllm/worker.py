@@ -15,7 +15,7 @@ from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
 from ... import __version__
 from ...drafter import PrunedDrafter
 from ..engine_version import refuse_untested
-from ..huggingface.saved_drafter import load_unsteered
+from ..huggingface.saved_drafter import load_pruned
 from ..huggingface.text_drafter import is_text_drafter, load_token_map
 from .configuration import (
     TESTED,
@@ -61,12 +61,12 @@ class _Serving:
         # Read before vLLM loads anything: a directory that is not right costs no time.
         calibrated: Any = None
         if directory is not None:
-            calibrated = load_token_map(directory) if maps else load_unsteered(directory, "vLLM")
+            calibrated = load_token_map(directory) if maps else load_pruned(directory)[0]
         logging.getLogger(logits_processor.__name__).addFilter(_is_true_here)
         super().init_device()  # type: ignore[misc]
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         if directory is not None and not maps and runner.device.type != "cpu":
-            calibrated = load_unsteered(directory, "vLLM", device=runner.device)
+            calibrated = load_pruned(directory, device=runner.device)[0]
         if v2:
             from .drafting_v2 import speculator_for
 

@@ -23,18 +23,22 @@ from rdk_cuda.integrations.huggingface import (  # noqa: E402
     Generate,
     HuggingFaceModel,
     SavedDrafterError,
+    save_drafter,
+)
+from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned  # noqa: E402
+from rdk_cuda.integrations.sglang.plugin import _calibrated  # noqa: E402
+from rdk_cuda.labs.steering import (  # noqa: E402
     SteeredModel,
     Steering,
-    load_steering,
-    save_drafter,
+    generate_from,
+    load_steered,
+    save_steered,
     steered_read,
 )
-from rdk_cuda.integrations.huggingface.saved_drafter import load_unsteered  # noqa: E402
-from rdk_cuda.integrations.sglang.plugin import _calibrated  # noqa: E402
 from rdk_cuda.vocabulary import Vocabulary  # noqa: E402
 
-from .pair import SIZE, drafter, target  # noqa: E402
-from .test_saved_drafter import words  # noqa: E402
+from ..integrations.pair import SIZE, drafter, target  # noqa: E402
+from ..integrations.test_saved_drafter import words  # noqa: E402
 
 PROMPTS = [[5, 3, 1, 0, 2], [4], [1, 2, 3, 4, 5, 0, 1, 2, 3]]
 SETTINGS: dict[str, Any] = {"max_new_tokens": 14, "seeds": [1, 2, 3]}
@@ -293,15 +297,16 @@ def test_its_gradient_is_that_of_finite_differences() -> None:
 def saved(folder: Path, made: Steering) -> Path:
     head = drafter().get_output_embeddings().weight.detach(), None
     kept = PrunedDrafter.plain(head, Vocabulary(range(5, 50), SIZE))
-    save_drafter(folder / "drafter", drafter(), words(), kept, {}, steering=made)
+    save_steered(folder / "drafter", drafter(), words(), kept, {}, made)
     return folder / "drafter"
 
 
-def test_a_saved_drafter_is_steered_when_it_is_loaded(tmp_path: Path) -> None:
+def test_a_saved_drafter_is_steered_when_labs_load_it_and_refused_by_the_core(
+    tmp_path: Path,
+) -> None:
     made = steering()
     directory = saved(tmp_path, made)
-    loaded = load_steering(directory)
-    assert loaded is not None
+    *_, loaded = load_steered(directory)
     assert loaded.state_layers == made.state_layers
     for name, weight in made.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], weight)
@@ -309,7 +314,7 @@ def test_a_saved_drafter_is_steered_when_it_is_loaded(tmp_path: Path) -> None:
     assert (tmp_path / "again.safetensors").read_bytes() == (
         directory / "steering.safetensors"
     ).read_bytes()
-    generate = Generate.from_directory(directory, draft_length=3)
+    generate = generate_from(directory, draft_length=3)
     assert isinstance(generate.drafter, SteeredModel)
     ids = torch.tensor([[5, 3, 1, 0, 2], [4, 4, 4, 4, 4]])
     options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 60}
@@ -318,14 +323,15 @@ def test_a_saved_drafter_is_steered_when_it_is_loaded(tmp_path: Path) -> None:
         target().generate(ids, **options),
     )
     assert sum(generate.statistics.drafted) > 0
-    with pytest.raises(SavedDrafterError, match="which SGLang does not show it; serve it with G"):
-        _calibrated(directory)
-    with pytest.raises(SavedDrafterError, match="which vLLM does not show it; serve it with Gen"):
-        load_unsteered(directory, "vLLM")
-    (directory / "steering.safetensors").unlink()
-    assert load_unsteered(directory, "vLLM").vocabulary == _calibrated(directory).vocabulary
-    assert load_steering(directory) is None
+    line = rf"needs to be read by `rdk_cuda\.labs\.steering\.generate_from\('{directory}'\)`"
+    for read in (_calibrated, load_pruned, Generate.from_directory):
+        with pytest.raises(SavedDrafterError, match=line):
+            read(directory)
+    save_drafter(directory, drafter(), words(), load_steered(directory)[1], {}, overwrite=True)
+    assert load_pruned(directory)[0].vocabulary == _calibrated(directory).vocabulary
     assert not isinstance(Generate.from_directory(directory).drafter, SteeredModel)
+    with pytest.raises(FileNotFoundError):
+        load_steered(directory)
 
 
 def damaged(name: str, change: Callable[[torch.Tensor], torch.Tensor], **facts: str) -> Any:
@@ -366,7 +372,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, damage: Any, says: str) -> No
     directory = saved(tmp_path, steering())
     damage(directory / "steering.safetensors")
     with pytest.raises(SavedDrafterError, match=says):
-        Generate.from_directory(directory)
+        generate_from(directory)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -422,7 +428,6 @@ def test_samples_have_the_target_s_distribution() -> None:
     assert p_value() > 1e-4
 
 
-@pytest.mark.night
 def test_control_drafts_judged_by_another_q_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     judge_by_another_q(monkeypatch)
     assert p_value() < 1e-6

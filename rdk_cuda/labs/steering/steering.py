@@ -21,8 +21,8 @@ from ...calibration.reading import Read, Reading
 from ...decoding import Output
 from ...drafter import SavedDrafterError
 from ...files import FLOATS, TensorFile
-from .library import not_served
-from .model import HuggingFaceModel
+from ...integrations.huggingface.library import not_served
+from ...integrations.huggingface.model import HuggingFaceModel
 
 _TENSORS = ("mix.weight", "mix.bias", "norm.weight", "norm.bias", "out.weight")
 _FILE = TensorFile("Steering", "rdk_cuda.steering", 1, _TENSORS, SavedDrafterError)
@@ -159,6 +159,7 @@ class SteeredModel(HuggingFaceModel):
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> from rdk_cuda.decoding import SpeculativeDecoder
+        >>> from rdk_cuda.integrations.huggingface import HuggingFaceModel
         >>> size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
         >>> config = LlamaConfig(**size, num_hidden_layers=1, num_attention_heads=2)
         >>> target, model = LlamaForCausalLM(config).eval(), LlamaForCausalLM(config).eval()

@@ -1,0 +1,61 @@
+"""`python -m rdk_cuda.labs.steering`: `distill` and `evaluate` for steered drafters."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from rdk_cuda.cli.arguments import Parser, answered, output_of, prepare_output
+from rdk_cuda.cli.commands import add_distill, add_evaluate, prepare_models, refuse_unknown
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that `argv` names; returns its exit code."""
+    parser = Parser(prog="python -m rdk_cuda.labs.steering", description=__doc__)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    add_distill(commands)
+    add_evaluate(commands)
+    commands.choices["distill"].set_defaults(run=distill, train="steering")
+    commands.choices["evaluate"].set_defaults(run=evaluate)
+    arguments = parser.parse_args(argv)
+    return answered(arguments.prog, lambda: int(arguments.run(arguments)))
+
+
+def distill(arguments: argparse.Namespace) -> int:
+    """As `distill` of `python -m rdk_cuda`, and by default of what steers a drafter."""
+    prepare_models(arguments, "rich")
+    arguments.out = output_of(arguments)
+    from rdk_cuda.cli.distill import trained
+    from rdk_cuda.cli.request import naming_out
+    from rdk_cuda.integrations.huggingface.saved_drafter import refuse_existing
+    from rdk_cuda.pair.loading import quiet
+    from rdk_cuda.training import LOSSES, PARTS
+
+    from .job import STEERED, SteeredJob
+
+    refuse_unknown("--train", [arguments.train], (*PARTS, STEERED))
+    refuse_unknown("--loss", arguments.loss, LOSSES)
+    quiet()
+    with naming_out():
+        refuse_existing(arguments.out, arguments.overwrite)
+    return trained(SteeredJob.of(arguments))
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """As `evaluate` of `python -m rdk_cuda`, of the drafter as it is steered."""
+    prepare_models(arguments, "matplotlib", "rich")
+    prepare_output(arguments.output)
+    from rdk_cuda.cli.evaluate import methods_of, report
+    from rdk_cuda.pair.loading import quiet
+
+    from .job import load_pair_of
+
+    quiet()
+    models, drafter, settings = load_pair_of(arguments)
+    methods = methods_of(models, drafter, str(settings.get("tuned", "")))
+    return report(arguments, models, methods, settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

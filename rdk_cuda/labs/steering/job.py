@@ -1,0 +1,118 @@
+"""The pair and the training of `python -m rdk_cuda.labs.steering`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...calibration.reading import Read
+from ...cli.distill import Job
+from ...drafter import FullHead, PrunedDrafter, SavedDrafterError
+from ...integrations.huggingface.saved_drafter import (
+    MODEL,
+    STEERING,
+    read_pruned,
+    refuse_other_model,
+)
+from ...pair.errors import InputError
+from ...pair.loading import load_pair
+from ...pair.pairs import ModelPair
+from ...training.parts import Trained, TrainedRows
+from .saved import save_steered
+from .steering import Steering, steered_read
+
+STEERED = "steering"  # beside the parts of `rdk_cuda.training`
+
+
+@dataclass(frozen=True)
+class SteeredPair(ModelPair):
+    """Two language models, and what steers the drafter by the target's states."""
+
+    steering: Steering = field(kw_only=True)
+
+    def read(self, draft_length: int) -> Read:
+        """As `ModelPair.read`, as the drafter drafts."""
+        return steered_read(self.target, self.drafter, self.steering, draft_length)
+
+    def drafts_every(self, draft_length: int) -> int:
+        """As `ModelPair.drafts_every`."""
+        return draft_length
+
+
+def load_pair_of(
+    arguments: argparse.Namespace,
+) -> tuple[SteeredPair, PrunedDrafter, dict[str, Any]]:
+    """The pair, what its drafter was pruned to, and the settings; a new steering if it has none."""
+    directory: Path = arguments.drafter
+    dtype = getattr(torch, arguments.dtype)
+    try:
+        drafter, settings = read_pruned(directory)
+        models = load_pair(
+            arguments.target, directory / MODEL, arguments.device, dtype, arguments.device_map
+        )
+        if not isinstance(models, ModelPair):
+            raise InputError(
+                f"{directory}: the drafter reads the target's states already; needs a language "
+                "model, or `python -m rdk_cuda`"
+            )
+        refuse_other_model(f"{directory / MODEL}", models.drafter, drafter)
+        device = models.target.device
+        if device.type != "cpu":
+            drafter, _ = read_pruned(directory, device=device)
+        path = directory / STEERING
+        if os.path.lexists(path):
+            steering = Steering.load(path, device)
+            steering.check(f"{path}", models.drafter, models.target)
+        else:
+            steering = Steering.between(models.target, models.drafter).to(device)
+    except SavedDrafterError as error:
+        raise InputError(error.reason) from error
+    except TypeError as error:
+        raise InputError(f"{directory}: {error}") from error
+    return SteeredPair(**vars(models), steering=steering), drafter, settings
+
+
+@dataclass(frozen=True)
+class SteeredJob(Job):
+    """As `Job`: the steering is trained, or another part of a drafter that has one."""
+
+    models: SteeredPair
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> SteeredJob:
+        """Of the files that are named."""
+        models, drafter, settings = load_pair_of(arguments)
+        models.steering.float().requires_grad_(arguments.train == STEERED)
+        drafter = drafter.in_dtype(getattr(torch, arguments.dtype))
+        job = cls(arguments, models, drafter, settings)
+        job.refuse_impossible()
+        return job
+
+    @property
+    def body(self) -> list[torch.nn.Parameter]:
+        """As `Job.body`."""
+        if self.arguments.train == STEERED:
+            return list(self.models.steering.parameters())
+        return super().body
+
+    def _parts(self, full_head: FullHead, target_head: Tensor) -> Trained:
+        if self.arguments.train == STEERED:  # and no row of the head
+            return TrainedRows(self.drafter, full_head, first=self.drafter.affinity.draft_size)
+        return super()._parts(full_head, target_head)
+
+    def _read(self) -> Read:
+        super()._read()  # says which parameters get gradients
+        given, models = self.arguments, self.models
+        pair = models.target, models.drafter, models.steering
+        return steered_read(*pair, given.draft_length, prompt_length=given.prompt)
+
+    def _write(self, drafter: PrunedDrafter, settings: dict[str, Any]) -> None:
+        given, models = self.arguments, self.models
+        parts = models.saved_drafter, models.tokenizer, drafter, settings, models.steering
+        save_steered(given.out, *parts, overwrite=given.overwrite)
