@@ -5,7 +5,7 @@
         --speculative-eagle-topk 1 --speculative-num-steps 4 --speculative-num-draft-tokens 5
 
 SGLang finds it by its entry point. It does nothing unless `--speculative-token-map` names a
-directory: `docs/serving.md` says how to get `DIR`, and what is proven where. SGLang itself is not
+directory: `docs/serving.md` says how to get `DIR`, and what is proven so far. SGLang itself is not
 changed, and is imported only by SGLang.
 """
 

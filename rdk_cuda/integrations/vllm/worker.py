@@ -155,8 +155,7 @@ class CPUWorker(_Serving, EngineCPUWorker):  # type: ignore[misc]
 class GPUWorker(_Serving, EngineGPUWorker):  # type: ignore[misc]
     """The same for vLLM's worker on a GPU, with its model runner V1 or V2.
 
-    It has never run: no GPU was there. What it uses of vLLM is checked in vLLM's sources, and what
-    it gives V2 has run in V2 on a CPU. V1 needs `--no-async-scheduling`, and V2 must not have it.
+    V1 needs `--no-async-scheduling`, and V2 must not have it.
 
     Raises:
         UnknownEngineError, UnsupportedConfigurationError, SavedDrafterError: as of `CPUWorker`.
