@@ -96,19 +96,22 @@ def load_saved(arguments: argparse.Namespace) -> tuple[Pair, list[Method], dict[
 
 def load_calibrated(arguments: argparse.Namespace) -> tuple[Pair, PrunedDrafter, dict[str, Any]]:
     """The target and the full drafter, what it was pruned to, and the settings."""
-    directory: Path = arguments.drafter
     try:
-        drafter, settings = load_pruned(directory)
-        dtype = getattr(torch, arguments.dtype)
-        models = load_pair(
-            arguments.target, directory / MODEL, arguments.device, dtype, arguments.device_map
-        )
-        refuse_other_model(f"{directory / MODEL}", models.drafter, drafter)
+        drafter, settings = load_pruned(arguments.drafter)
+        models = pair_for(arguments, drafter)
     except SavedDrafterError as error:
         raise InputError(error.reason) from error
     if isinstance(models, StatePair):
         models = replace(models, lifted=drafter.lifted)
     return models, drafter, settings
+
+
+def pair_for(arguments: argparse.Namespace, drafter: PrunedDrafter) -> Pair:
+    """The target and the full drafter of what was pruned to this."""
+    path, dtype = arguments.drafter / MODEL, getattr(torch, arguments.dtype)
+    models = load_pair(arguments.target, path, arguments.device, dtype, arguments.device_map)
+    refuse_other_model(f"{path}", models.drafter, drafter)
+    return models
 
 
 def load_saved_text(

@@ -6,8 +6,8 @@
                                "num_speculative_tokens": 4}'
         --additional-config '{"rdk_cuda": {"drafter": "DIR"}}'
 
-`docs/serving.md` says how to get `DIR`, and what is proven so far. vLLM itself is not changed. It is
-imported only when a worker is asked for.
+`docs/serving.md` says how to get `DIR`, and what is proven so far. vLLM itself is not changed. It
+is imported only when a worker is asked for.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,15 +12,10 @@ from torch import Tensor
 
 from ...calibration.reading import Read
 from ...cli.distill import Job
+from ...cli.evaluate import pair_for
 from ...drafter import FullHead, PrunedDrafter, SavedDrafterError
-from ...integrations.huggingface.saved_drafter import (
-    MODEL,
-    STEERING,
-    read_pruned,
-    refuse_other_model,
-)
+from ...integrations.huggingface.saved_drafter import STEERING, read_pruned
 from ...pair.errors import InputError
-from ...pair.loading import load_pair
 from ...pair.pairs import ModelPair
 from ...training.parts import Trained, TrainedRows
 from .saved import save_steered
@@ -49,33 +43,24 @@ def load_pair_of(
     arguments: argparse.Namespace,
 ) -> tuple[SteeredPair, PrunedDrafter, dict[str, Any]]:
     """The pair, what its drafter was pruned to, and the settings; a new steering if it has none."""
-    directory: Path = arguments.drafter
-    dtype = getattr(torch, arguments.dtype)
+    path = arguments.drafter / STEERING
     try:
-        drafter, settings = read_pruned(directory)
-        models = load_pair(
-            arguments.target, directory / MODEL, arguments.device, dtype, arguments.device_map
-        )
+        drafter, settings = read_pruned(arguments.drafter)
+        models = pair_for(arguments, drafter)
         if not isinstance(models, ModelPair):
-            raise InputError(
-                f"{directory}: the drafter reads the target's states already; needs a language "
-                "model, or `python -m rdk_cuda`"
-            )
-        refuse_other_model(f"{directory / MODEL}", models.drafter, drafter)
-        device = models.target.device
-        if device.type != "cpu":
-            drafter, _ = read_pruned(directory, device=device)
-        path = directory / STEERING
+            raise TypeError("reads the target's states already; needs a language model")
         if os.path.lexists(path):
-            steering = Steering.load(path, device)
+            steering = Steering.load(path)
             steering.check(f"{path}", models.drafter, models.target)
         else:
-            steering = Steering.between(models.target, models.drafter).to(device)
-    except SavedDrafterError as error:
-        raise InputError(error.reason) from error
-    except TypeError as error:
-        raise InputError(f"{directory}: {error}") from error
-    return SteeredPair(**vars(models), steering=steering), drafter, settings
+            steering = Steering.between(models.target, models.drafter)
+    except (SavedDrafterError, TypeError) as error:
+        raise InputError(f"{arguments.drafter}: {error}") from error
+    return (
+        SteeredPair(**vars(models), steering=steering.to(models.target.device)),
+        drafter,
+        settings,
+    )
 
 
 @dataclass(frozen=True)
@@ -89,8 +74,9 @@ class SteeredJob(Job):
         """Of the files that are named."""
         models, drafter, settings = load_pair_of(arguments)
         models.steering.float().requires_grad_(arguments.train == STEERED)
-        drafter = drafter.in_dtype(getattr(torch, arguments.dtype))
-        job = cls(arguments, models, drafter, settings)
+        if models.target.device.type != "cpu":
+            drafter, _ = read_pruned(arguments.drafter, device=models.target.device)
+        job = cls(arguments, models, drafter.in_dtype(getattr(torch, arguments.dtype)), settings)
         job.refuse_impossible()
         return job
 

@@ -10,17 +10,9 @@ from typing import Any
 import torch
 
 from ...drafter import PrunedDrafter
+from ...integrations.huggingface import saved_drafter as core
 from ...integrations.huggingface.generate import Generate
-from ...integrations.huggingface.saved_drafter import (
-    MODEL,
-    STEERING,
-    calibrated_drafts,
-    load_model,
-    read_pruned,
-    refuse_other_model,
-    save_drafter,
-    written_whole,
-)
+from ...integrations.huggingface.saved_drafter import STEERING
 from .steering import SteeredModel, Steering
 
 
@@ -36,8 +28,8 @@ def save_steered(
 ) -> None:
     """Write a directory that `load_steered` reads, atomically; as `save_drafter`."""
     steering.check("save_steered", model)
-    with written_whole(Path(directory), overwrite) as unfinished:
-        save_drafter(unfinished, model, tokenizer, drafter, settings, overwrite=True)
+    with core.written_whole(Path(directory), overwrite) as unfinished:
+        core.save_drafter(unfinished, model, tokenizer, drafter, settings, overwrite=True)
         steering.save(unfinished / STEERING)
 
 
@@ -50,9 +42,9 @@ def load_steered(
         SavedDrafterError, OSError: as `load_drafter`.
     """
     path = Path(directory)
-    drafter, settings = read_pruned(path, device=device)
-    model = load_model(path / MODEL).to(device)
-    refuse_other_model(f"load_steered: {path / MODEL}", model, drafter)
+    drafter, settings = core.read_pruned(path, device=device)
+    model = core.load_model(path / core.MODEL).to(device)
+    core.refuse_other_model(f"load_steered: {path / core.MODEL}", model, drafter)
     steering = Steering.load(path / STEERING, device)
     steering.check(f"load_steered: {path / STEERING}", model)
     return model, drafter, settings, steering
@@ -64,6 +56,6 @@ def generate_from(
     """Make what `Generate.from_directory` makes of a drafter that is not steered."""
     model, pruned, settings, steering = load_steered(directory, device=device)
     own = {"dynamic_tokens": pruned.dynamic_tokens, "vocabulary": pruned.vocabulary}
-    own |= calibrated_drafts(settings)
+    own |= core.calibrated_drafts(settings)
     drafter = SteeredModel(model, steering, head=pruned.weight, head_bias=pruned.bias)
     return Generate(drafter, pruned.affinity, **{**own, **options})
