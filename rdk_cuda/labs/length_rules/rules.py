@@ -1,4 +1,4 @@
-"""Rules of `rdk_cuda.decoding.lengths` that brought nothing over the best fixed K."""
+"""Rules that end drafts, beside those of `rdk_cuda.decoding.lengths`."""
 
 from __future__ import annotations
 
