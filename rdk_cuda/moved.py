@@ -19,7 +19,7 @@ MOVED = {
 
 
 class _Moved:
-    """Asked last, after every finder of modules: also for `from package import name`."""
+    """Answer after all finders of modules, also where `from package import name` finds none."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:

@@ -107,7 +107,7 @@ def load_calibrated(arguments: argparse.Namespace) -> tuple[Pair, PrunedDrafter,
 
 
 def pair_for(arguments: argparse.Namespace, drafter: PrunedDrafter) -> Pair:
-    """The target and the full drafter of what was pruned to this."""
+    """Load the target, and the full drafter of what was pruned to this."""
     path, dtype = arguments.drafter / MODEL, getattr(torch, arguments.dtype)
     models = load_pair(arguments.target, path, arguments.device, dtype, arguments.device_map)
     refuse_other_model(f"{path}", models.drafter, drafter)

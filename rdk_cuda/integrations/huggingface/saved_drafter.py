@@ -103,7 +103,7 @@ def load_pruned(
 def read_pruned(
     directory: str | PathLike[str], *, device: torch.device | str = "cpu"
 ) -> tuple[PrunedDrafter, dict[str, Any]]:
-    """What `load_pruned` reads, whatever else is in the directory."""
+    """Read what `load_pruned` reads, whatever else is in the directory."""
     path = Path(directory)
     if not path.is_dir():
         raise SavedDrafterError(f"load_drafter: {path} is no directory; needs a saved drafter's")

@@ -26,7 +26,7 @@ STEERED = "steering"  # beside the parts of `rdk_cuda.training`
 
 @dataclass(frozen=True)
 class SteeredPair(ModelPair):
-    """Two language models, and what steers the drafter by the target's states."""
+    """Add what steers the drafter by the target's states to two language models."""
 
     steering: Steering = field(kw_only=True)
 
@@ -42,7 +42,7 @@ class SteeredPair(ModelPair):
 def load_pair_of(
     arguments: argparse.Namespace,
 ) -> tuple[SteeredPair, PrunedDrafter, dict[str, Any]]:
-    """The pair, what its drafter was pruned to, and the settings; a new steering if it has none."""
+    """Load the pair, what its drafter was pruned to, and settings; new steering if it has none."""
     path = arguments.drafter / STEERING
     try:
         drafter, settings = read_pruned(arguments.drafter)
@@ -65,13 +65,13 @@ def load_pair_of(
 
 @dataclass(frozen=True)
 class SteeredJob(Job):
-    """As `Job`: the steering is trained, or another part of a drafter that has one."""
+    """Train the steering, or another part of a drafter that has one."""
 
     models: SteeredPair
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> SteeredJob:
-        """Of the files that are named."""
+        """Load the files that are named."""
         models, drafter, settings = load_pair_of(arguments)
         models.steering.float().requires_grad_(arguments.train == STEERED)
         if models.target.device.type != "cpu":

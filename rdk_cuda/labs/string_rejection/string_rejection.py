@@ -96,8 +96,8 @@ class StringRejection(DrafterChain):
         return {"dynamic_tokens": tokens, "dynamic_logits": added.to(output.logits)}
 
     def _newest(self) -> Iterator[tuple[int, Tensor, int, tuple[bytes, ...]]]:
-        """Of each sequence where they are known, the row of logits in front of the drafter's newest
-        token, that token, and the target's tokens that spell it."""
+        """Yield, of sequences where they are known, the row of logits in front of the drafter's
+        newest token, that token, and the target's tokens that spell it."""
         for b, row in self._both.before.items():
             text = self.text._texts[b]
             if not text._sees:
@@ -111,7 +111,7 @@ class StringRejection(DrafterChain):
 
 
 class _BothRows:
-    """A drafter that reads the token before the newest again, if need be, and keeps its row.
+    """Have a drafter read the token before its newest again, if need be, and keep its row.
 
     Attributes:
         before: of sequences in the last pass, the row of logits in front of their newest token.
