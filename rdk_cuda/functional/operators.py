@@ -191,8 +191,7 @@ def draft(
         offset = after.offset + after.tokens.shape[1]
 
     def spread(tensor: Tensor) -> Tensor:
-        column = tensor[:, None]
-        return column if length == 1 else column.expand(batch, length).contiguous()
+        return tensor.unsqueeze(1) if length == 1 else torch.stack([tensor] * length, 1)
 
     if ahead is not None or length == 1:
         depth = offset if ahead is None else whole_number("rdk_cuda.draft", "ahead", ahead)
