@@ -209,6 +209,8 @@ def limits(
         return None
     if name in ("top_p", "min_p"):
         return temperatures(function, value, leading, device, name)
+    if _is_plain(value, torch.int32, leading, device):
+        return cast(Tensor, value)
     _refuse_number(function, name, value)
     needed, most = tuple(leading), 2**31 - 1
     if not isinstance(value, Tensor):

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import functional
@@ -166,25 +168,29 @@ class DrafterTree(DrafterChain):
         trees = [_Growing(levels) for levels in self._places(sequences, step)]
         for tree in trees:
             tree.frontier = [-1] if tree.levels > 0 else []
-        link = self.first_link(step)
-        temperature, levels = link["temperature"], list[Draft]()
-        draws, level = bool((temperature > 0).any()), 0
+        link, levels, level = self.first_link(step), list[Draft](), 0
+        temperature = link["temperature"]
+        scale = temperature.masked_fill(temperature == 0, 1.0)[:, None, None]
+        heat = temperature.tolist()
+        greedy = np.array(heat)[:, None, None] == 0
+        draws = any(own > 0 for own in heat)
         while any(tree.frontier for tree in trees):
             output = self._read(sequences, trees)
             dynamic = self._dynamic_of_rows(sequences, partial(_paths, trees), output)
-            tokens, q, rows = self._fixed(output.logits, dynamic, temperature)
-            drafts = [[-1] * output.logits.shape[1]] * len(trees)
+            tokens, q, rows = self._fixed(output.logits, dynamic, scale, greedy)
+            drafts = list[list[int]]()
             first_row = sum(each.tokens.shape[1] for each in levels)
             if draws:
                 levels.append(self._draw(rows, link, level))
                 link = {"after": levels[-1]}
-                drafts = levels[-1].tokens.where((temperature > 0)[:, None], -1).tolist()
+                drafts = levels[-1].tokens.tolist()
             level += 1
             for b, tree in enumerate(trees):
                 first = len(tree.nodes)
                 for j, node in enumerate(tree.frontier):
                     pairs = zip(tokens[b][j], q[b][j], strict=True)
-                    tree.add(node, [pair for pair in pairs if pair[1]], drafts[b][j], first_row + j)
+                    drawn = drafts[b][j] if heat[b] > 0 else -1
+                    tree.add(node, [pair for pair in pairs if pair[1]], drawn, first_row + j)
                 grown = range(first, len(tree.nodes))
                 tree.frontier = tree.best(grown, self.width) if level < tree.levels else []
                 tree.read += tree.frontier
@@ -204,70 +210,54 @@ class DrafterTree(DrafterChain):
             return self.drafter.feed_tree(tokens, keep, parents)
 
     def _fixed(
-        self, logits: Tensor, dynamic: dict[str, Any], temperature: Tensor
+        self, logits: Tensor, dynamic: dict[str, Any], scale: Tensor, greedy: NDArray[np.bool_]
     ) -> tuple[list[list[list[int]]], list[list[list[float]]], dict[str, Any]]:
-        """The fixed children of each row `[B, n, V_d]`.
+        """The fixed children of each row `[B, n, V_d]`, chosen on the host.
 
         Returns:
             `[B, n, w]` tokens, their q, 0 for one that is not a child, and the rows without them.
         """
-        greedy = (temperature == 0)[:, None, None]
-        tokens, q, columns = self._likeliest(logits, dynamic, temperature)
-        fixed = (q > 0) & (greedy | (q >= self.fixed_from))
-        fixed[:, :, -1] &= greedy[:, :, 0]  # whose place the drawn child has
-        rows = self._masked(logits, dynamic, columns.where(fixed & ~greedy, -1))
-        return tokens.tolist(), q.where(fixed, 0.0).tolist(), rows
-
-    def _draw(self, rows: dict[str, Any], link: dict[str, Any], level: int) -> Draft:
-        """A child from each row, `[B, n]`."""
-        shape = rows["draft_logits"].shape[:2]
-        branches = torch.arange(shape[1], device=rows["draft_logits"].device).expand(shape)
-        with Range("draft", branches.numel()):
-            return functional.draft(
-                affinity=self.affinity, **rows, **link, ahead=level, branches=branches
-            )
-
-    def _likeliest(
-        self, logits: Tensor, dynamic: dict[str, Any], temperature: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each row the columns of the largest probabilities, at temperature 1 in place of 0.
-
-        Returns:
-            Of each column `[B, n, w]` the token that it most likely gives, the probability that it
-            does, and the column's number, dynamic ones behind the others, or -1 where it may well
-            give another token.
-        """
-        z, top, share = logits, self._top_tokens, self._shares
+        z, size, rows = logits, logits.shape[2], {"draft_logits": logits, **dynamic}
         if dynamic:
             offered = dynamic["dynamic_tokens"]
             there = (offered >= 0) & (offered < self.affinity.target_size)
             z = torch.cat([z, dynamic["dynamic_logits"].where(there, -torch.inf)], 2)
-            top = torch.cat([top.expand(*logits.shape[:2], -1), offered], 2)
-            share = torch.cat([share, share.new_ones(offered.shape[2])])
-        z = z.float() / temperature.masked_fill(temperature == 0, 1.0)[:, None, None]
+        z = z.float() / scale
         if (bias := self.affinity.by_target[0]) is not None:
             z[:, :, : len(bias)] += bias
         best = z.softmax(2).topk(min(self.width, z.shape[2]))
-        share = share[best.indices]
-        columns = best.indices.where(share > 0.5, -1)
-        tokens = top.gather(2, best.indices) if dynamic else top[best.indices]
-        return tokens, best.values * share, columns
-
-    def _masked(self, logits: Tensor, dynamic: dict[str, Any], columns: Tensor) -> dict[str, Any]:
-        """The drafter's rows without these columns `[B, n, w]`, -1 for none."""
-        size = logits.shape[2]
-        b, j, place = (columns >= 0).nonzero(as_tuple=True)
-        if not len(b):
-            return {"draft_logits": logits, **dynamic}
-        column, rows = columns[b, j, place], {"draft_logits": logits, **dynamic}
+        q, columns = best.values.cpu().numpy(), best.indices.cpu().numpy()
+        own = columns.clip(max=size - 1)
+        tokens, shares = self._top_tokens[own], self._shares[own]
         if dynamic:
-            behind = column >= size
-            offered = dynamic["dynamic_tokens"].clone()
-            offered[b[behind], j[behind], column[behind] - size] = -1
-            rows["dynamic_tokens"] = offered
-            b, j, column = (part[~behind] for part in (b, j, column))
-        rows["draft_logits"] = logits.index_put((b, j, column), logits.new_tensor(-torch.inf))
-        return rows
+            behind = columns >= size
+            b, j, place = np.nonzero(behind)
+            tokens[behind] = offered.cpu().numpy()[b, j, columns[behind] - size]
+            shares[behind] = 1
+        q = q * shares
+        fixed = (q > 0) & (greedy | (q >= self.fixed_from))
+        fixed[:, :, -1] &= greedy[:, :, 0]  # whose place the drawn child has
+        # A column that may well give another token stays.
+        b, j, place = np.nonzero(fixed & ~greedy & (shares > 0.5))
+        row, column = b * logits.shape[1] + j, columns[b, j, place]
+        less = column < size
+        rows["draft_logits"] = _filled(logits, row[less], column[less], -torch.inf)
+        if dynamic:
+            rows["dynamic_tokens"] = _filled(offered, row[~less], column[~less] - size, -1)
+        q[~fixed] = 0
+        return tokens.tolist(), q.tolist(), rows
+
+    def _draw(self, rows: dict[str, Any], link: dict[str, Any], level: int) -> Draft:
+        """A child from each row, `[B, n]`."""
+        batch, count = rows["draft_logits"].shape[:2]
+        branches = None
+        if count > 1:
+            device = rows["draft_logits"].device
+            branches = torch.arange(count, dtype=torch.int32, device=device).repeat(batch, 1)
+        with Range("draft", batch * count):
+            return functional.draft(
+                affinity=self.affinity, **rows, **link, ahead=level, branches=branches
+            )
 
     def _proposal(self, trees: Sequence[_Growing], levels: Sequence[Draft], step: Step) -> Proposal:
         """The most valuable nodes, packed, and the rows that they were drawn from."""
@@ -294,11 +284,20 @@ def _paths(trees: Sequence[_Growing], row: int) -> list[list[int]]:
     return [tree.path(node) for tree, node in zip(trees, nodes, strict=True)]
 
 
-def _likeliest_tokens(affinity: Affinity) -> tuple[Tensor, Tensor]:
+def _filled(values: Tensor, row: Any, column: Any, value: float) -> Tensor:
+    """`[B, n, C]` with a value in columns of some of its `B n` rows."""
+    if not len(row):
+        return values
+    at = torch.from_numpy(row * values.shape[2] + column).to(values.device)
+    return values.reshape(-1).index_fill(0, at, value).view(values.shape)
+
+
+def _likeliest_tokens(affinity: Affinity) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Of each drafter column the likeliest token, and its share of the column's mass, `[V_d]`."""
     _, offsets, drafts, weights, _, _ = affinity.by_target
     token = torch.arange(affinity.target_size, device=drafts.device)
     token = token.repeat_interleave(offsets.long().diff())
     own = affinity.row_top[drafts.long()] == token
     shares = weights.new_zeros(affinity.draft_size)
-    return affinity.row_top, shares.index_put((drafts[own].long(),), weights[own])
+    shares = shares.index_put((drafts[own].long(),), weights[own])
+    return affinity.row_top.cpu().numpy(), shares.detach().cpu().numpy()

@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,11 +82,13 @@ class Followed:
         Raises:
             ValueError: a sequence is to keep more tokens than it has.
         """
-        for b, (context, length, tokens) in enumerate(zip(self.contexts, kept, new, strict=True)):
-            if not 0 <= length <= len(context):
-                needs = f"0 to the sequence's length, {len(context)}"
-                raise ValueError(f"Followed.read: kept[{b}] is {length}; needs {needs}")
-            del context[length:]
+        for context, length, tokens in zip(self.contexts, kept, new, strict=True):
+            if length != len(context):
+                if not 0 <= length < len(context):
+                    needs = f"0 to the sequence's length, {len(context)}"
+                    b = next(b for b, own in enumerate(self.contexts) if own is context)
+                    raise ValueError(f"Followed.read: kept[{b}] is {length}; needs {needs}")
+                del context[length:]
             context += tokens
         self._change = kept, new
         for part in self._parts:
@@ -104,12 +107,12 @@ class Followed:
             return self._own(*self._change, **options)
         if not self._rows:
             return offered(self._source, self.contexts, hidden)
-        rows, *others = self._named
-        data = [row.data for row in rows]
-        for more in others:
+        if len(self._named) == 1:
+            data = [data for data, _ in self._named[0]]
+        else:
             data = [
-                start + (row.data if row.ids.isdisjoint(before.ids) else row.without(before.ids))
-                for start, before, row in zip(data, rows, more, strict=True)
+                first + (second.data if ids.isdisjoint(second.ids) else second.without(ids))
+                for (first, ids), second in zip(*self._named, strict=True)
             ]
         at = self._source.offsets if type(self._source) is SuccessorTable else self._source.allowed
         return _packed(data, self._source.width, at.device)
@@ -141,11 +144,17 @@ def _rows(source: Any, batch: int, limit: bytes | None) -> _Rows:
     if isinstance(source, RecentTokens):
         return _RecentRows(source, batch, limit)
     offsets, tokens = source.offsets.cpu().numpy(), source.tokens.cpu().numpy()
+    if limit is not None:
+        named = np.zeros(max(len(limit), len(offsets)), bool)
+        named[: len(limit)] = np.frombuffer(limit, bool)
+        offsets = np.concatenate([[0], named[tokens].cumsum()])[offsets]
+        tokens = tokens[named[tokens]]
 
     @lru_cache(_KNOWN)
     def row(last: int) -> _Row:
         known = 0 <= last < len(offsets) - 1
-        return _row(tokens[offsets[last] : offsets[last + 1]].tolist() if known else (), limit)
+        own = tokens[offsets[last] : offsets[last + 1]] if known else tokens[:0]
+        return _Row(own.tobytes(), frozenset(own.tolist()))
 
     return lambda contexts, kept, new: [row(each[-1] if each else -1) for each in contexts]
 
@@ -164,22 +173,25 @@ class _RecentRows:
     def __call__(
         self, contexts: Sequence[list[int]], kept: Sequence[int], new: Sequence[Sequence[int]]
     ) -> list[_Row]:
-        own, size, window = self.own, len(self.own), self.window
+        own, size, window, named = self.own, len(self.own), self.window, list[_Row]()
         for states, context, start, tokens in zip(self.states, contexts, kept, new, strict=True):
             while states and states[-1][0] > start:
                 states.pop()
             if not states or len(tokens) > window:
                 first = max(0, len(context) - window)
                 states[:] = [self._state({}, context[first:], first)]
-                continue
-            for place, token in enumerate(tokens, start):
-                places = states[-1][1]
-                # Each token that comes lets the oldest go, if that has not come again.
-                gone = context[place - window] if place >= window else -1
-                if (0 <= token < size and own[token]) or places.get(gone) == place - window:
-                    states.append(self._state(places, [token], place))
-                    del states[:-_REMEMBERED]
-        return [states[-1][2] for states in self.states]
+            else:
+                places, oldest = states[-1][1], start - window
+                for place, token in enumerate(tokens, oldest):
+                    # Each token that comes lets the oldest go, if that has not come again.
+                    if (0 <= token < size and own[token]) or (
+                        place >= 0 and places.get(context[place]) == place
+                    ):
+                        states.append(self._state(places, [token], place + window))
+                        places = states[-1][1]
+                        del states[:-_REMEMBERED]
+            named.append(states[-1][2])
+        return named
 
     def _state(self, before: dict[int, int], tokens: Sequence[int], start: int) -> _Lately:
         places, length = before.copy(), start + len(tokens)
@@ -199,7 +211,10 @@ def _on_host(allowed: Tensor) -> bytes:
 
 def _packed(rows: Sequence[bytes], width: int, device: torch.device) -> Tensor:
     """`[B, width]` int32 of B rows of int32, cut off or filled up with -1."""
-    memory = bytearray().join([row[: 4 * width].ljust(4 * width, b"\xff") for row in rows])
+    size = 4 * width
+    memory = bytearray().join(
+        [row[:size] if len(row) >= size else row.ljust(size, b"\xff") for row in rows]
+    )
     if not memory:
         return torch.empty(0, width, dtype=torch.int32, device=device)
     packed = torch.frombuffer(memory, dtype=torch.int32).view(-1, width)

@@ -1,9 +1,14 @@
-"""A step that is drafted into `StepRows`, and verified where it lies."""
+"""A step that is drafted into `StepRows`, and verified where it lies.
+
+Nothing is looked at that the operator looks at, too. Where it refuses, or something has to be
+converted, `draft` and `verify` go on as without rows: they convert it or say what is wrong.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -12,7 +17,72 @@ from .. import _ops as operators
 from .._ops.inputs import Numbers, row_limits, seeds_and_positions, temperatures
 from ..affinity import Affinity
 from .rows import StepRows
-from .step import Draft, Verified
+from .step import LOGPROBS, METHODS, Draft, Verified
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+_REFUSED = AttributeError, RuntimeError, TypeError  # by an operator, or by what is none of ours
+
+
+def unless(
+    quick: Callable[..., _Result | None],
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+    """Make a function that is called only where another one returns None for the same call."""
+
+    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+        @wraps(function)
+        def either(*args: Any, **kwargs: Any) -> _Result:
+            if not torch.compiler.is_compiling():
+                result = quick(*args, **kwargs)
+                if result is not None:
+                    return result
+            return function(*args, **kwargs)
+
+        return either
+
+    return decorate
+
+
+def draft_at_once(
+    draft_logits: Tensor,
+    affinity: Affinity,
+    temperature: Any = None,
+    *,
+    seeds: Any = None,
+    positions: Any = None,
+    after: Any = None,
+    rows: Any = None,
+    dynamic_tokens: Tensor | None = None,
+    dynamic_logits: Tensor | None = None,
+    top_k: Any = None,
+    top_p: Any = None,
+    min_p: Any = None,
+    **others: Any,
+) -> Draft | None:
+    """As `draft` with rows, if all that it is given is as the operator takes it; or None."""
+    dynamic, place = (dynamic_tokens, dynamic_logits), 0
+    link: tuple[Any, ...] = temperature, seeds, positions
+    limits: tuple[Any, ...] = top_k, top_p, min_p
+    if others:
+        return None
+    try:
+        if after is not None:
+            given = not temperature is seeds is positions is rows is top_k is top_p is min_p is None
+            rows = after.rows
+            if given or rows is None or rows.step is not after.__dict__["step"]:
+                return None
+            place, link, limits = after.offset + after.tokens.shape[1], rows.link, after.limits
+            if rows.drafted != place:
+                return None
+        elif (
+            rows is None
+            or draft_logits.shape[0] != rows.slots
+            or not (isinstance(temperature, Tensor) and isinstance(seeds, Tensor))
+        ):
+            return None
+        return _drafted(draft_logits, affinity, rows, place, link, limits, *dynamic)
+    except _REFUSED:
+        return None
 
 
 def draft_into_rows(
@@ -23,7 +93,8 @@ def draft_into_rows(
     dynamic: tuple[Tensor | None, Tensor | None],
     given: tuple[Any, ...],
 ) -> Draft:
-    """Draft the next place of a step that is kept in rows, in one call of an operator."""
+    """Draft the next place of a step that is kept in rows, of arguments of any form."""
+    link: tuple[Tensor, ...]
     batch, width = logits.shape[0], 0 if dynamic[0] is None else dynamic[0].shape[-1]
     if width == 0:
         dynamic = None, None
@@ -33,32 +104,43 @@ def draft_into_rows(
             raise TypeError(f"{name}: rows is a {type(rows).__name__}; needs StepRows")
         scale, seeds, positions, generator, *limits = given
         scale = temperatures(name, 1.0 if scale is None else scale, (batch,), device)
-        own, first = seeds_and_positions(name, seeds, positions, generator, batch, device)
+        link = (scale, *seeds_and_positions(name, seeds, positions, generator, batch, device))
         truncation = _row_limits(name, limits, batch, device)
         rows.drafted = 0
     else:
         check_continues(after, batch, (*given, rows))
         rows = cast(StepRows, after.rows)
         place = after.offset + after.tokens.shape[1]
-        own, scale = cast(Tensor, rows.seeds), after.temperature
-        first, truncation = after.positions, after.limits
+        link, truncation = rows.link, after.limits
     rows.check(logits, width, any(limit is not None for limit in truncation), place)
+    return _drafted(logits, affinity, rows, place, link, truncation, *dynamic)
+
+
+def _drafted(
+    logits: Tensor,
+    affinity: Affinity,
+    rows: StepRows,
+    place: int,
+    link: tuple[Tensor, ...],
+    limits: tuple[Tensor | None, ...],
+    dynamic_tokens: Tensor | None,
+    dynamic_logits: Tensor | None,
+) -> Draft:
+    """Draft a place; `link` is the step's temperature, seeds and positions."""
     operators.draft_step(
         logits,
         *rows.memory,
         place,
-        scale,
-        own,
-        first,
+        *link,
         *affinity.by_draft,
-        *dynamic,
-        *truncation,
+        dynamic_tokens,
+        dynamic_logits,
+        *limits,
     )
     if place == 0:
-        rows.step, rows.seeds = object(), own
+        rows.begin(link, limits)
     rows.drafted = place + 1
-    step: dict[str, Any] = {"temperature": scale, "positions": first, "limits": truncation}
-    return Draft.of_rows(rows, place, rows.place_tokens[place], **step)
+    return Draft.of_rows(rows, place, rows.place_tokens[place])
 
 
 def _row_limits(
@@ -88,42 +170,55 @@ def verify_rows(
     target_logits: Tensor,
     draft: Draft | Sequence[Draft],
     affinity: Affinity,
-    temperature: Numbers,
-    limits: Sequence[Any],
-    asked: tuple[int, int],
-    allowed: Tensor | None,
+    temperature: Numbers = 1.0,
+    *,
+    top_k: Any = None,
+    top_p: Any = None,
+    min_p: Any = None,
+    allowed: Tensor | None = None,
+    logprobs: Any = None,
+    method: Any = "token",
+    draft_rows: Tensor | None = None,
 ) -> Verified | None:
     """Verify drafts that lie in rows; None where something else is given, for the other way."""
     drafts = (draft,) if isinstance(draft, Draft) else draft
     last = drafts[-1] if isinstance(drafts, list | tuple) and drafts else None
-    if not isinstance(last, Draft) or last.rows is None or torch.compiler.is_compiling():
+    if not isinstance(last, Draft) or last.rows is None or draft_rows is not None:
         return None
-    last.refuse_if_filled_again()
     rows, length = last.rows, last.offset + last.tokens.shape[1]
-    if target_logits.shape[:-1] != (rows.slots, length + 1):
+    if rows.step is not last.__dict__["step"]:
         return None
-    if len(drafts) == length and rows.hold(drafts):
-        tokens = rows.tokens if length == rows.places else rows.tokens[:, :length]
-    elif len(drafts) == 1 and last.offset == 0:
-        tokens = last.tokens
-    else:
-        return None
-    name, device = "rdk_cuda.verify", target_logits.device
-    return Verified(
-        *operators.verify_step(
-            target_logits.contiguous(),
-            rows.logits,
-            rows.stats,
-            tokens,
-            temperatures(name, temperature, (rows.slots,), device),
-            last.temperature,
-            rows.step_keys,
-            last.positions,
-            *affinity.by_target,
-            rows.dynamic_tokens,
-            rows.dynamic_logits,
-            *_row_limits(name, limits, rows.slots, device),
-            None if allowed is None else allowed.contiguous(),
-            *asked,
+    name, device = "rdk_cuda.verify", rows.logits.device
+    limits: tuple[Any, ...] = top_k, top_p, min_p
+    try:
+        if len(drafts) == length and rows.hold(drafts):
+            tokens = rows.tokens if length == rows.places else rows.tokens[:, :length]
+        elif len(drafts) == 1 and last.offset == 0:
+            tokens = last.tokens
+        else:
+            return None
+        asked = LOGPROBS.get(logprobs), METHODS.get(method)
+        if not isinstance(temperature, Tensor):
+            temperature = temperatures(name, temperature, (rows.slots,), device)
+        if not top_k is top_p is min_p is None:
+            limits = _row_limits(name, limits, rows.slots, device)
+        return Verified(
+            *operators.verify_step(
+                target_logits,
+                rows.logits,
+                rows.stats,
+                tokens,
+                temperature,
+                last.temperature,
+                rows.step_keys,
+                last.positions,
+                *affinity.by_target,
+                rows.dynamic_tokens,
+                rows.dynamic_logits,
+                *limits,
+                allowed,
+                *asked,
+            )
         )
-    )
+    except _REFUSED:
+        return None

@@ -28,14 +28,20 @@ from .._ops.inputs import (
     whole_number,
 )
 from ..affinity import Affinity
-from .kept import check_continues, draft_into_rows, verify_rows
+from .kept import check_continues, draft_at_once, draft_into_rows, unless, verify_rows
 from .ranges import Range
 from .rows import StepRows
-from .step import Draft, Method, Verified, affinity_columns, method_number, packed, packed_rows
+from .step import (
+    LOGPROBS,
+    Draft,
+    Method,
+    Verified,
+    method_number,
+    packed_rows,
+    packed_step,
+)
 
 __all__ = ["draft", "gather_logits", "redistribute", "step_keys", "verify"]
-
-_LOGPROBS = {None: 0, "processed": 1, "raw": 2}
 
 
 @takes_arrays
@@ -93,6 +99,7 @@ def redistribute(
     return probs
 
 
+@unless(draft_at_once)
 @takes_arrays
 def draft(
     draft_logits: Tensor,
@@ -191,8 +198,7 @@ def draft(
         offset = after.offset + after.tokens.shape[1]
 
     def spread(tensor: Tensor) -> Tensor:
-        column = tensor[:, None]
-        return column if length == 1 else column.expand(batch, length).contiguous()
+        return tensor.unsqueeze(1) if length == 1 else torch.stack([tensor] * length, 1)
 
     if ahead is not None or length == 1:
         depth = offset if ahead is None else whole_number("rdk_cuda.draft", "ahead", ahead)
@@ -225,6 +231,7 @@ def draft(
     )
 
 
+@unless(verify_rows)
 @takes_arrays
 def verify(
     target_logits: Tensor,
@@ -275,14 +282,8 @@ def verify(
     Example: see `draft`.
     """
     name = "rdk_cuda.verify"
-    if logprobs not in _LOGPROBS:
+    if logprobs not in LOGPROBS:
         raise ValueError(f'{name}: logprobs is {logprobs!r}; needs "processed", "raw" or None')
-    limits = top_k, top_p, min_p
-    if draft_rows is None:
-        asked = _LOGPROBS[logprobs], method_number(name, method)
-        verified = verify_rows(target_logits, draft, affinity, temperature, limits, asked, allowed)
-        if verified is not None:
-            return verified
     step = step_arguments(name, target_logits, draft, affinity, temperature, draft_rows)
     batch, rows = target_logits.shape[:2]
     if allowed is not None and allowed.shape[:-1] != (batch, rows):
@@ -295,7 +296,7 @@ def verify(
         **step,
         **dict(zip(LIMITS, truncation, strict=True)),
         allowed=None if allowed is None else allowed.flatten(0, 1),
-        logprobs=_LOGPROBS[logprobs],
+        logprobs=LOGPROBS[logprobs],
         method=method_number(name, method),
     )
     return Verified(*verified)
@@ -324,29 +325,23 @@ def step_arguments(
             "position after them"
         )
     device = target_logits.device
+    rows = None
     if joined.logits is None:
-        logits = target_logits.new_empty((0, affinity.draft_size))
         rows = torch.full((batch * length,), -1, dtype=torch.int32, device=device)
-    else:
-        logits, rows = joined.logits.flatten(0, 1), None
-        if draft_rows is not None:
-            rows = packed_rows(function, draft_rows, (batch, length), joined.logits.shape[1])
-    return {
-        "target_logits": target_logits.flatten(0, 1),
-        "draft_logits": logits,
-        "draft_stats": packed(joined.stats),
-        "draft_rows": rows,
-        "draft_token_ids": joined.tokens.flatten().contiguous(),
-        "draft_offsets": torch.arange(batch + 1, dtype=torch.int32, device=device) * length,
-        "target_temperature": temperatures(function, temperature, (batch,), device),
-        "draft_temperature": joined.temperature,
-        "step_keys": joined.step_keys,
-        "positions": joined.positions,
-        **affinity_columns(affinity),
-        "max_draft": length,
-        "dynamic_tokens": packed(joined.dynamic_tokens),
-        "dynamic_logits": packed(joined.dynamic_logits),
-    }
+    elif draft_rows is not None:
+        rows = packed_rows(function, draft_rows, (batch, length), joined.logits.shape[1])
+    step = packed_step(
+        joined,
+        affinity,
+        target_logits.flatten(0, 1),
+        temperatures(function, temperature, (batch,), device),
+        torch.arange(batch + 1, dtype=torch.int32, device=device) * length,
+        rows,
+        length,
+    )
+    if joined.logits is None:
+        step["draft_logits"] = target_logits.new_empty((0, affinity.draft_size))
+    return step
 
 
 @takes_arrays

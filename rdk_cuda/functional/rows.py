@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 from typing import Any
 
 import torch
@@ -82,7 +83,14 @@ class StepRows:
         self.place_tokens = self.tokens.split(1, 1)
         self.drafted = 0  # places that the step has filled
         self.step = object()  # another one for each step
-        self.seeds: Tensor | None = None  # of the step
+        self.link: tuple[Tensor, ...] = ()  # the step's temperature, seeds and positions
+        self.shared: dict[str, Any] = {}  # what its drafts have in common
+
+    def begin(self, link: tuple[Tensor, ...], limits: tuple[Tensor | None, ...]) -> None:
+        """Take note of another step."""
+        self.link, self.step = link, object()
+        own = {"temperature": link[0], "positions": link[2], "limits": limits, "step": self.step}
+        self.shared = {**own, "step_keys": self.step_keys}
 
     def check(self, logits: Tensor, dynamic_width: int, limited: bool, place: int) -> None:
         """Refuse what may not be drafted into a place of the step.
@@ -106,13 +114,9 @@ class StepRows:
     def hold(self, drafts: Sequence[Any]) -> bool:
         """Whether these are places of the step that is drafted here, one after the other."""
         place = drafts[0].offset
-        if place + len(drafts) > self.drafted:
-            return False
-        for draft in drafts:
-            if draft.tokens is not self.place_tokens[place]:
-                return False
-            place += 1
-        return True
+        end = place + len(drafts)
+        held = map(is_, [draft.tokens for draft in drafts], self.place_tokens[place:end])
+        return end <= self.drafted and all(held)
 
 
 def _form(form: tuple[Any, ...]) -> str:

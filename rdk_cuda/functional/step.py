@@ -21,6 +21,10 @@ METHODS: dict[Method, int] = {"token": 0, "block": 1}
 """As `torch.ops.rdk.verify` counts them."""
 
 
+LOGPROBS = {None: 0, "processed": 1, "raw": 2}
+"""What log-probabilities may be asked for, as `torch.ops.rdk.verify` counts them."""
+
+
 def method_number(function: str, method: Method) -> int:
     """What the operators call a method."""
     if method not in METHODS:
@@ -108,11 +112,12 @@ class Draft:
         return changed
 
     @classmethod
-    def of_rows(cls, rows: StepRows, offset: int, tokens: Tensor, **step: Any) -> Draft:
-        """Make a draft of what was drafted into some rows."""
+    def of_rows(cls, rows: StepRows, offset: int, tokens: Tensor) -> Draft:
+        """Make a draft of what was drafted into some rows in their present step."""
         made = object.__new__(cls)
-        step |= {"tokens": tokens, "offset": offset, "step_keys": rows.step_keys}
-        made.__dict__.update(step, rows=rows, step=rows.step)
+        own = made.__dict__
+        own.update(rows.shared)
+        own["rows"], own["offset"], own["tokens"] = rows, offset, tokens
         return made
 
     @classmethod
@@ -162,8 +167,7 @@ class Draft:
             part.refuse_if_filled_again()
         if last.rows is not None and last.rows.hold(drafts):
             tokens = last.rows.tokens[:, first.offset : last.offset + 1]
-            kept = {"temperature": first.temperature, "positions": first.positions}
-            return cls.of_rows(last.rows, first.offset, tokens, limits=first.limits, **kept)
+            return cls.of_rows(last.rows, first.offset, tokens)
         length = first.offset
         for index, part in enumerate(drafts):
             # after= hands on the tensors themselves.
@@ -214,6 +218,41 @@ def affinity_columns(affinity: Affinity) -> dict[str, Tensor | None]:
 def packed(tensor: Tensor | None) -> Tensor | None:
     """The rows of a batch as one list."""
     return None if tensor is None else tensor.flatten(0, 1).contiguous()
+
+
+def packed_step(
+    draft: Draft,
+    affinity: Affinity,
+    target_logits: Tensor,
+    temperature: Tensor,
+    offsets: Tensor,
+    draft_rows: Tensor | None,
+    max_draft: int,
+) -> dict[str, Tensor | int | None]:
+    """Name what operators that verify take of packed drafts, up to the limits.
+
+    Args:
+        draft: its tokens may be packed already, `[N]`.
+        temperature: `[B]`, the target's.
+        offsets: `[B + 1]`, where the drafts of each sequence are.
+        draft_rows: `[N]`, which of the draft's rows, counted through the batch, each is drawn from.
+    """
+    return {
+        "target_logits": target_logits,
+        "draft_logits": packed(draft.logits),
+        "draft_stats": packed(draft.stats),
+        "draft_rows": draft_rows,
+        "draft_token_ids": draft.tokens.flatten().contiguous(),
+        "draft_offsets": offsets,
+        "target_temperature": temperature,
+        "draft_temperature": draft.temperature,
+        "step_keys": draft.step_keys,
+        "positions": draft.positions,
+        **affinity_columns(affinity),
+        "max_draft": max_draft,
+        "dynamic_tokens": packed(draft.dynamic_tokens),
+        "dynamic_logits": packed(draft.dynamic_logits),
+    }
 
 
 def packed_rows(function: str, rows: Tensor, shape: tuple[int, int], each: int) -> Tensor:

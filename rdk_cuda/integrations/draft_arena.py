@@ -19,8 +19,8 @@ from rdk_cuda import _ops as operators
 from rdk_cuda import shards
 from rdk_cuda._ops.inputs import whole_number
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.functional import METHODS, Method, StepRows, Verified
-from rdk_cuda.functional.step import affinity_columns, packed
+from rdk_cuda.functional import METHODS, Draft, Method, StepRows, Verified
+from rdk_cuda.functional.step import packed_step
 
 
 class DraftArena:
@@ -167,22 +167,18 @@ class DraftArena:
             `Verified(tokens [B, max_draft + 1], num_accepted [B], logprobs [0])`.
         """
         rows, size = self.rows, self.affinity.target_size
-        step = {
-            "target_logits": target_logits,
-            "draft_logits": packed(rows.logits),
-            "draft_stats": packed(rows.stats),
-            "draft_rows": self.draft_rows(draft_offsets, slots, draft_token_ids.shape[0]),
-            "draft_token_ids": draft_token_ids,
-            "draft_offsets": draft_offsets,
-            "target_temperature": temperature,
-            "draft_temperature": temperature if draft_temperature is None else draft_temperature,
-            "step_keys": operators.step_keys(seeds, positions),
-            "positions": positions,
-            **affinity_columns(self.affinity),
-            "max_draft": self.draft_length if max_draft is None else max_draft,
-            "dynamic_tokens": packed(rows.dynamic_tokens),
-            "dynamic_logits": packed(rows.dynamic_logits),
-        }
+        scale = temperature if draft_temperature is None else draft_temperature
+        key = operators.step_keys(seeds, positions)
+        drawn = rows.logits, rows.stats, scale, key, positions
+        step = packed_step(
+            Draft(draft_token_ids, *drawn, 0, rows.dynamic_tokens, rows.dynamic_logits),
+            self.affinity,
+            target_logits,
+            temperature,
+            draft_offsets,
+            self.draft_rows(draft_offsets, slots, draft_token_ids.shape[0]),
+            self.draft_length if max_draft is None else max_draft,
+        )
         limits = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
         if group is not None:
             if method == "token" and all(limit is None for limit in limits.values()):

@@ -17,9 +17,11 @@ transformers = pytest.importorskip("transformers", minversion="5.0")
 from test_huggingface import alone  # noqa: E402
 from test_trees_in_the_loop import Deep, RandomTrees  # noqa: E402
 from torch import Tensor  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from rdk_cuda import Affinity, Vocabulary  # noqa: E402
 from rdk_cuda.decoding import (  # noqa: E402
+    DrafterChain,
     DrafterTree,
     NGrams,
     Proposal,
@@ -223,3 +225,31 @@ def test_nodes_that_nobody_asks_about_and_trees_beyond_the_context_are_refused()
     wrapped.rollback([CONTEXT - 1])
     with pytest.raises(ValueError, match="gets 99 tokens long"):
         wrapped.feed_tree([[1, 2, 3, 4]], [4], [[-1, 0, 1]])
+
+
+class Calls(TorchDispatchMode):
+    """How many operators are called outside of a model."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.calls, self.inside = 0, False
+        model.register_forward_pre_hook(lambda *_: setattr(self, "inside", True))
+        model.register_forward_hook(lambda *_: setattr(self, "inside", False))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += not self.inside
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("kind", "most"), [(DrafterChain, 20), (DrafterTree, 36)])
+def test_a_place_of_a_chain_and_a_level_of_a_tree_call_few_operators(kind: Any, most: int) -> None:
+    """Beside the drafter's pass, masks and positions included: a count, which no load changes."""
+    model, places = tiny("llama"), 4
+    options: dict[str, Any] = {"nodes": 8, "passes": places} if kind is DrafterTree else {}
+    vocabulary = Vocabulary.identity(SIZE)
+    proposer = kind(HuggingFaceModel(model), Affinity.intersection(vocabulary), **options)
+    proposer.reset(2)
+    batch = Batch.of([[5, 3], [7]], 20, 1.0, [1, 2], None, torch.device("cpu"))
+    with Calls(model) as called:
+        proposer.propose(batch.sequences, batch.step([20, 20]))
+    assert called.calls <= most * places, called.calls

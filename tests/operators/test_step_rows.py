@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import rdk_cuda
 from rdk_cuda import StepRows
 from rdk_cuda.affinity import Affinity
+from rdk_cuda.functional import operators
 from tests import generators
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -222,6 +223,20 @@ def test_with_rows_the_functions_return_what_they_do_without(
         assert int(ended.num_accepted.max()) <= 1
         drafts[1].tokens.fill_(-1)  # the rows have it, too
         assert torch.equal(rdk_cuda.verify(target, drafts, affinity, 0.9).tokens, ended.tokens)
+
+
+def test_arguments_as_operators_take_them_are_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The operators' own checks are enough; the functions' are for what has to be converted."""
+    given = step(torch.float32, 0, True)
+    rows = StepRows(given["affinity"], B, K, limited=True)
+    expected = chain(given, K, rows=rows)[-1].tokens.clone()
+    for name in ("draft_into_rows", "step_arguments"):
+        monkeypatch.setattr(operators, name, lambda *_: pytest.fail("the slow way is taken"))
+    drafts = chain(given, K, rows=rows)
+    assert torch.equal(drafts[-1].tokens, expected)
+    rdk_cuda.verify(given["target"], drafts, given["affinity"], given["temperature"])
 
 
 def test_a_step_is_six_calls_of_operators() -> None:

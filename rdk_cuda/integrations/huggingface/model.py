@@ -185,12 +185,13 @@ class HuggingFaceModel:
             sizes = [len(new) for new in tokens]
             if max(sizes) <= _ONE_PASS and any(keep) and sizes != list(keep):
                 return _kept(self._feed(tokens, sizes, parents), sizes, keep)
-        ids, real = lay_out(tokens, keep, in_front=recurrent is None)
-        if not 0 <= int(ids.min()) <= int(ids.max()) < self.readable:
+        least, most = min(map(min, filter(len, tokens))), max(map(max, filter(len, tokens)))
+        if not 0 <= least <= most < self.readable:
             raise ValueError(
-                f"HuggingFaceModel.feed: token ids lie in [{int(ids.min())}, {int(ids.max())}]; "
+                f"HuggingFaceModel.feed: token ids lie in [{least}, {most}]; "
                 f"the model reads ids in [0, {self.readable})"
             )
+        ids, real = lay_out(tokens, keep, in_front=recurrent is None)
         states: list[Tensor] = []
         if recurrent is not None:
             for text, new in zip(recurrent.texts, tokens, strict=True):
@@ -203,7 +204,9 @@ class HuggingFaceModel:
         if not states:
             return output
         rows = zip(torch.cat(states, dim=1), real, strict=True)
-        return output._replace(states=[row[own.to(self.device)] for row, own in rows])
+        every = bool(real.all())
+        kept_states = [row if every else row[own.to(self.device)] for row, own in rows]
+        return output._replace(states=kept_states)
 
     @torch.no_grad()  # recurrent layers read again what is kept
     def rollback(self, lengths: Sequence[int]) -> None:

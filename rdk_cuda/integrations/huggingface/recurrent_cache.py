@@ -88,7 +88,7 @@ class RecurrentCache(SlotCache):
 
     def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
         """As `SlotCache.keep_paths`."""
-        if self._nodes is None:
+        if self._ways is None:
             return
         columns = []
         for b, (count, size) in enumerate(zip(self.newest.counts, self.tree_sizes, strict=True)):
@@ -138,7 +138,7 @@ class RecurrentCache(SlotCache):
         return past
 
     def _masks(
-        self, real: Tensor, positions: Tensor, seen: Tensor | None
+        self, real: Tensor, positions: Tensor, seen: Any
     ) -> Tensor | dict[str, Tensor | None] | None:
         if not self._with_keys:
             return None

@@ -21,10 +21,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-
-from rdk_cuda.decoding.trees import ancestors
 
 from .attention import Layers, first_seen, is_seen
 
@@ -52,15 +52,20 @@ class SlotCache:
     ) -> None:
         self.config, self.layers, self.dtype, self.device = config, layers, dtype, device
         self.recent: int | None = None
+        least = torch.finfo(dtype).min
+        self._seen = torch.zeros((), dtype=dtype, device=device)
+        self._unseen = torch.full((), least, dtype=dtype, device=device)
         self.reset(0)
 
     def reset(self, batch_size: int, slots: int = 0) -> None:
         """Forget everything, and make room for `slots` tokens with the first pass."""
         self.past = self._past(slots)
         self._with_keys = [layer for layer in self.past.layers if hasattr(layer, "start")]
-        self._alive = torch.zeros(batch_size, 0, dtype=torch.bool, device="cpu")
-        self._places = torch.zeros(batch_size, 0, dtype=torch.int64, device="cpu")
-        self._nodes: Tensor | None = None  # which node of a tree each slot has, -1 for none
+        # In NumPy, whose calls on little data cost a third of torch's.
+        self._alive: NDArray[np.bool_] = np.zeros((batch_size, 0), bool)
+        self._places: NDArray[np.int64] = np.zeros((batch_size, 0), np.int64)
+        # Of each node of a sequence's tree, the slots from the root's child down to its own.
+        self._ways: list[list[list[int]]] | None = None
         self.lengths, self.tree_sizes = [0] * batch_size, [0] * batch_size
 
     def append(
@@ -81,29 +86,28 @@ class SlotCache:
             positions `[B, W]`, and the additive mask `[B, 1, W, slots + W]` that all layers take,
             or one for each kind of layer, as the library names them; None without attention.
         """
-        lengths = torch.tensor(self.lengths, dtype=torch.int64, device="cpu")
-        # A padding column is seen by nobody; its position only has to be a legal one.
-        positions = (lengths[:, None] + real.cumsum(1) - 1).clamp_(min=0)
+        own, lengths = real.numpy(), np.array(self.lengths, np.int64)
         seen = None
         if parents is not None:
-            positions, seen = self._grow(real, parents)
-        masks = self._masks(real, positions, seen)
-        self._alive = torch.cat([self._alive, real], dim=1)
-        self._places = torch.cat([self._places, positions], dim=1)
-        self.lengths = (lengths + real.sum(1)).tolist()
-        return positions.to(self.device), masks
+            places, seen = self._grow(own, parents)
+        else:
+            # A padding column is seen by nobody; its position only has to be a legal one.
+            places = (lengths[:, None] + own.cumsum(1) - 1).clip(0)
+        self._alive = np.concatenate([self._alive, own], 1)
+        self._places = np.concatenate([self._places, places], 1)
+        self.lengths = (lengths + own.sum(1)).tolist()
+        positions = torch.from_numpy(places)
+        return positions.to(self.device), self._masks(real, positions, seen)
 
     def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
         """Of the nodes of each tree, keep those of a branch, as the sequence's next tokens."""
-        if self._nodes is None:
+        if self._ways is None:
             return
-        kept = torch.zeros(len(paths), int(self._nodes.max()) + 2, dtype=torch.bool, device="cpu")
-        kept[:, -1] = True  # what is no node
-        for row, path in zip(kept, paths, strict=True):
-            row[list(path)] = True
-        self._alive &= kept.gather(1, self._nodes.where(self._nodes >= 0, kept.shape[1] - 1))
-        self._nodes, self.lengths = None, self._alive.sum(1).tolist()
-        self.tree_sizes = [0] * len(self.lengths)
+        for b, (ways, path) in enumerate(zip(self._ways, paths, strict=True)):
+            self._alive[b, [way[-1] for way in ways]] = False
+            self._alive[b, [ways[node][-1] for node in path]] = True
+            self.lengths[b] += len(path) - len(ways)
+        self._ways, self.tree_sizes = None, [0] * len(self.lengths)
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Forget what sequence b has beyond `lengths[b]` tokens; a shorter one stays as it is.
@@ -112,8 +116,7 @@ class SlotCache:
         """
         self.keep_paths([[] for _ in self.lengths])
         self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
-        kept = torch.tensor(self.lengths, dtype=torch.int64, device="cpu")
-        self._alive &= self._alive.cumsum(1) <= kept[:, None]
+        self._alive &= self._alive.cumsum(1) <= np.array(self.lengths, np.int64)[:, None]
         self._drop_dead_slots()
 
     def _past(self, slots: int) -> Any:
@@ -130,42 +133,45 @@ class SlotCache:
         ]
         return past
 
-    def _grow(self, real: Tensor, parents: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    def _grow(
+        self, real: NDArray[np.bool_], parents: Sequence[Sequence[int]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Positions of a pass with nodes, and what a tree lets each see, `[B, W, S + W]`."""
-        old = torch.full_like(self._places, -1) if self._nodes is None else self._nodes
-        wanted = [len(own) for own in parents]
-        known = [n - size for n, size in zip(self.lengths, self.tree_sizes, strict=True)]
-        new = [n - size for n, size in zip(wanted, self.tree_sizes, strict=True)]
-        ends = torch.tensor([wanted, new, known], dtype=torch.int64, device="cpu")[:, :, None]
-        from_end = real.flip(1).cumsum(1).flip(1)
-        newest = real & (from_end <= ends[1])
-        nodes = (ends[0] - from_end).where(newest, -1)
-        filled = [[*own, *[-1] * (max(wanted) - len(own))] for own in parents]
-        among = ancestors(torch.tensor(filled, dtype=torch.int64, device="cpu"))
-        # The last row and column, which -1 finds, are for what is no node: all see it.
-        seen = torch.nn.functional.pad(among, (0, 0, 0, 1))
-        seen = torch.nn.functional.pad(seen, (0, 1), value=True)
-        batch, depth = torch.arange(len(real), device="cpu")[:, None], seen.sum(2) - 1
-        after = ends[2] + (real & ~newest).cumsum(1) - 1
-        positions = after.where(nodes < 0, after[:, -1:] + depth[batch, nodes])
-        self._nodes, self.tree_sizes = torch.cat([old, nodes], dim=1), wanted
-        pairs = batch[:, :, None], nodes[:, :, None], self._nodes[:, None, :]
-        return positions.clamp_(min=0), seen[pairs]
+        (batch, width), first = real.shape, self._alive.shape[1]
+        positions = np.zeros((batch, width), np.int64)
+        seen = np.ones((batch, width, first + width), bool)
+        self._ways = self._ways or [[] for _ in parents]
+        for b, (own, ways) in enumerate(zip(parents, self._ways, strict=True)):
+            columns, known = np.flatnonzero(real[b]).tolist(), self.lengths[b] - len(ways)
+            new = len(own) - len(ways)
+            plain = len(columns) - new
+            positions[b, columns[:plain]] = range(known, known + plain)
+            for column, parent in zip(columns[plain:], own[len(ways) :], strict=True):
+                above = ways[parent] if 0 <= parent < len(ways) else []
+                positions[b, column] = known + plain + len(above)
+                ways.append([*above, first + column])
+            seen[b, :, [way[-1] for way in ways]] = False
+            for column, way in zip(columns[plain:], ways[len(own) - new :], strict=True):
+                seen[b, column, way] = True
+        self.tree_sizes = list(map(len, parents))
+        return positions, seen
 
     def _masks(
-        self, real: Tensor, positions: Tensor, seen: Tensor | None
+        self, real: Tensor, positions: Tensor, seen: NDArray[np.bool_] | None
     ) -> Tensor | dict[str, Tensor | None] | None:
         """Of a pass; sliding layers are told from which slot on theirs begins."""
         visible, (sliding, window, _) = self._visible(real), self.layers
         if seen is not None:
-            visible &= seen.to(self.device)
-        keys = torch.cat([self._places, positions], dim=1).to(self.device)
-        queries = positions.to(self.device)
+            visible = visible & torch.from_numpy(seen).to(self.device)
+        if self.recent is None and window is None:
+            return self._additive(visible)
+        keys, queries = torch.from_numpy(self._places).to(self.device), positions.to(self.device)
         if self.recent is not None:
-            visible &= is_seen(queries, keys, self.recent) | (keys == 0)[:, None, :]
+            visible = visible & (is_seen(queries, keys, self.recent) | (keys == 0)[:, None, :])
         if window is None:
             return self._additive(visible)
-        start = first_seen(self._alive, real, positions, window)
+        before = torch.from_numpy(self._alive[:, : self._alive.shape[1] - real.shape[1]])
+        start = first_seen(before, real, positions, window)
         for layer, slides in zip(self.past.layers, sliding, strict=True):
             layer.start = start if slides else 0
         near = visible[:, :, start:] & is_seen(queries, keys[:, start:], window)
@@ -182,31 +188,32 @@ class SlotCache:
         A padding query sees itself and nothing else. Were its row masked altogether, its softmax
         could be NaN, and NaN times a weight of 0 would reach the sequences' own queries.
         """
-        alive, real = self._alive.to(self.device), real.to(self.device)
-        column = torch.arange(real.shape[1], device=self.device)
-        past = real[:, :, None] & alive[:, None, :]
-        present = (column[:, None] >= column) & real[:, :, None] & real[:, None, :]
-        return torch.cat([past, present | (column[:, None] == column)], dim=2)
+        alive = torch.from_numpy(self._alive).to(self.device)[:, None]
+        if real.shape[1] == 1 and real.numpy().all():
+            return alive
+        first = alive.shape[2] - real.shape[1]
+        visible = (alive & real.to(self.device)[:, :, None]).tril(first)
+        visible.diagonal(first, 1, 2).fill_(True)
+        return visible
 
     def _additive(self, visible: Tensor) -> Tensor:
         """`[B, 1, W, S]`, which sdpa and eager attention both take."""
-        mask = torch.zeros(visible.shape, dtype=self.dtype, device=self.device)
-        return mask.masked_fill_(~visible, torch.finfo(self.dtype).min)[:, None]
+        return torch.where(visible, self._seen, self._unseen)[:, None]
 
     def _drop_dead_slots(self) -> None:
         """Drop what follows the last live slot; close the gaps too if that saves a quarter.
 
         So a cache never has more slots in use than 4/3 of the longest sequence and one pass.
         """
-        used = self._alive.any(0).nonzero()
+        used = np.flatnonzero(self._alive.any(0))
         width, longest = int(used[-1]) + 1 if len(used) else 0, max(self.lengths, default=0)
         if 4 * longest < 3 * width:
-            order = self._alive.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
-            self._alive = self._alive.gather(1, order)
-            self._places = self._places.gather(1, order)
-            order = order.to(self.device)
+            order = (~self._alive).argsort(1, kind="stable")[:, :longest]
+            self._alive = np.take_along_axis(self._alive, order, 1)
+            self._places = np.take_along_axis(self._places, order, 1)
+            index = torch.from_numpy(order.copy()).to(self.device)
             for layer in self._filled():
-                layer.close_gaps(order)
+                layer.close_gaps(index)
         elif width < self._alive.shape[1]:
             self._alive, self._places = self._alive[:, :width], self._places[:, :width]
             for layer in self._filled():
@@ -227,15 +234,20 @@ def lay_out(
     `in_front`: then it follows the kept tokens, and those before them.
     """
     before = max(len(new) - kept for new, kept in zip(tokens, keep, strict=True))
-    ids = torch.zeros(len(tokens), before + max(keep), dtype=torch.int64, device="cpu")
-    real = torch.zeros_like(ids, dtype=torch.bool)
-    for b, (new, kept) in enumerate(zip(tokens, keep, strict=True)):
+    width, ids, real = before + max(keep), list[list[int]](), list[list[bool]]()
+    for new, kept in zip(tokens, keep, strict=True):
         first = len(new) - kept
-        behind = ((0, new[:first]), (before, new[first:]))
-        for at, own in ((before - first, new),) if in_front else behind:
-            ids[b, at : at + len(own)] = torch.tensor(own, dtype=torch.int64, device="cpu")
-            real[b, at : at + len(own)] = True
-    return ids, real
+        gap, more = before - first, width - before - kept
+        row, old = list(new), [True] * first
+        ids.append([*gap * [0], *row] if in_front else [*row[:first], *gap * [0], *row[first:]])
+        real.append(([False] * gap + old if in_front else old + [False] * gap) + [True] * kept)
+        ids[-1] += [0] * more
+        real[-1] += [False] * more
+    size = len(tokens), width  # also of no sequences
+    return (
+        torch.tensor(ids, dtype=torch.int64, device="cpu").view(size),
+        torch.tensor(real, dtype=torch.bool, device="cpu").view(size),
+    )
 
 
 def pieces(width: int, kept: int, *, apart: bool = False, rows: int = 1) -> Iterator[slice]:
