@@ -260,10 +260,11 @@ class HuggingFaceModel:
             arguments["output_hidden_states"] = True
         if not self.return_hidden:
             # All of the model's forward, so its scales and soft caps of logits are kept.
-            result = self.model(**arguments, logits_to_keep=max(kept, 1))
+            arguments["logits_to_keep"] = max(kept, 1)
+            result = self._cache.run(self.model, arguments)
             output = Output(_served(result.logits[:, result.logits.shape[1] - kept :]))
         else:
-            result = self.model.base_model(**arguments)
+            result = self._cache.run(self.model.base_model, arguments)
             last = result.last_hidden_state
             hidden = last[:, last.shape[1] - kept :].to(self.device)
             output = Output(_served(head_logits(hidden, self._head)), _served(hidden))

@@ -17,7 +17,7 @@ reaches back to them again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -92,6 +92,10 @@ class SlotCache:
         self._places = torch.cat([self._places, positions], dim=1)
         self.lengths = (lengths + real.sum(1)).tolist()
         return positions.to(self.device), masks
+
+    def run(self, module: Any, arguments: Mapping[str, Any]) -> Any:
+        """Call a module of the model for the pass that was appended."""
+        return module(**arguments)
 
     def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
         """Of the nodes of each tree, keep those of a branch, as the sequence's next tokens."""
