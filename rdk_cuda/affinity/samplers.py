@@ -46,7 +46,8 @@ def between(
     target_size: int | None,
 ) -> dict[str, Tensor]:
     """Tokens that both have to themselves, the drafter's own to the target's that begin them."""
-    drafter, target = token_bytes(drafter_tokenizer), token_bytes(target_tokenizer)
+    drafter = token_bytes(drafter_tokenizer).within(draft_size)
+    target = token_bytes(target_tokenizer).within(target_size)
     vocabulary = Vocabulary.between(drafter, target, draft_size=draft_size, target_size=target_size)
     ids, to = target.ids(), vocabulary.draft_ids.tolist()
     for draft_id, spelling in enumerate(drafter.spellings):

@@ -75,6 +75,7 @@ def run_calibration(request: Request) -> int:
             f"needs {LEAST_SAMPLES}: give more text, or more --positions"
         )
     always = indispensable_tokens(models.tokenizer)
+    always = always[always < models.vocabulary_size]
     kept = models.kept
     if kept is None:
         kept = named_tokens(request, models.vocabulary_size, always)

@@ -69,6 +69,8 @@ class TextDrafter:
         self.device = drafter.device
         self.tokens = TextTokens("TextDrafter: drafter_tokenizer", drafter_tokenizer)
         self.target_tokens = TextTokens("TextDrafter: tokenizer", tokenizer)
+        size = drafter.vocabulary_size
+        self.tokens.known = self.tokens.known.within(size if own is None else own.target_size)
         if missing := (self.tokens.bytes - self.tokens.single_bytes) & self.target_tokens.bytes:
             raise ValueError(
                 f"TextDrafter: drafter_tokenizer has no token for byte {min(missing):#04x} alone, "
@@ -78,9 +80,9 @@ class TextDrafter:
         known = self.target_tokens.single_bytes
         self.spellings = [
             None if isinstance(each, bytes) and not known.issuperset(each) else each
-            for each in self.tokens.spellings
+            for each in self.tokens.known.spellings
         ]
-        size, count = drafter.vocabulary_size, len(self.tokens.spellings)
+        count = len(self.spellings)
         own = own or Affinity.intersection(Vocabulary.identity(size))
         if own.draft_size != size or own.rank or own.target_size < count:
             raise ValueError(

@@ -243,16 +243,15 @@ def cached_pass(model: Any, context: Tensor) -> Callable[[int], None]:
     """The model's pass over a number of further tokens; its cache is as before afterwards."""
     from transformers import DynamicCache
 
-    from ..integrations.huggingface.library import cache_argument
+    from ..integrations.huggingface.library import cache_argument, snapshot
 
     context = context.to(model.device).view(1, -1)
-    cache = DynamicCache()  # without a config, so that layers that slide keep what crop() needs
-    cached = {cache_argument(model): cache, "use_cache": True}
-    model(input_ids=context, **cached)
+    name, cache = cache_argument(model), DynamicCache(config=model.config)
+    model(input_ids=context, use_cache=True, **{name: cache})
 
     def run(tokens: int) -> None:
-        model(input_ids=context[:, -1:].expand(-1, tokens), **cached)
-        cache.crop(-tokens)
+        ids = context[:, -1:].expand(-1, tokens)
+        model(input_ids=ids, use_cache=True, **{name: snapshot(cache)})
         finish(model)
 
     return run

@@ -28,6 +28,7 @@ from .model_files import ModelFiles, model_files
 from .pairs import ModelPair, Pair, StatePair, head_size
 from .text_pair import TextPair
 
+NEVER = -30_000.0  # a logit that no probability is left of, in half precision, too
 SAMPLED = 64  # weights that a model is recognised by
 
 
@@ -67,6 +68,7 @@ def load_pair(
     first = first.to(device or "cpu") if device_map is None else first
     if drafter == target:
         refuse_spread_drafter(drafter, first)
+        refuse_undecodable("--drafter", drafter, first)
     end = first.generation_config.eos_token_id
     eos = frozenset([] if end is None else [end] if isinstance(end, int) else end)
     # The target's own greedy choice is what the demo compares with: nothing may alter its logits.
@@ -89,7 +91,7 @@ def load_pair(
             refuse_misfit("the drafter's", theirs, head_size(second))
             pair, difference = text_pair(first, second, theirs, shared), ""
         else:
-            refuse_different_sizes(first, second)
+            fit_head(second, head_size(first))
             pair = ModelPair(first, second, **shared)
     refuse_misfit("the target's", tokenizer, head_size(first))
     if difference:
@@ -208,22 +210,35 @@ def load_tokenizer(option: str, directory: Path) -> Any:
         raise InputError(f"{option} {directory}: {first_line(error)}") from error
 
 
-def refuse_different_sizes(target: Any, drafter: Any) -> None:
-    """Models whose logits are of different widths."""
-    sizes = head_size(target), head_size(drafter)
-    if sizes[0] != sizes[1]:
+def fit_head(drafter: Any, size: int) -> None:
+    """Give a drafter the width of a target of its family, whose heads are padded to another one.
+
+    Rows that the target lacks go; those that it has more get embeddings of the library's choice,
+    and a bias that lets no draft be one of them.
+    """
+    own = head_size(drafter)
+    if own == size:
+        return
+    if abs(own - size) > max(own, size) // 100:
         raise InputError(
-            f"the target predicts {sizes[0]} tokens and the drafter {sizes[1]}; needs two models "
+            f"the target predicts {size} tokens and the drafter {own}; needs two models "
             "with one vocabulary"
         )
+    drafter.resize_token_embeddings(size, mean_resizing=False)
+    head = drafter.get_output_embeddings()
+    if own < size:
+        bias = head.weight.new_zeros(size) if head.bias is None else head.bias.detach().clone()
+        bias[own:] = NEVER
+        head.bias = torch.nn.Parameter(bias)
 
 
 def refuse_misfit(whose: str, tokenizer: Any, size: int) -> None:
-    """A tokenizer with more tokens than its model predicts."""
-    if max(tokenizer.get_vocab().values()) >= size:
+    """A tokenizer with more tokens than its model predicts, but for special ones."""
+    special = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    if (last := max(set(tokenizer.get_vocab().values()) - special, default=0)) >= size:
         raise InputError(
-            f"{whose} tokenizer has {max(tokenizer.get_vocab().values()) + 1} tokens, its "
-            f"model predicts {size}; needs a tokenizer that belongs to the model"
+            f"{whose} tokenizer has {last + 1} tokens, its model predicts {size}; needs a "
+            "tokenizer that belongs to the model"
         )
 
 
@@ -294,9 +309,13 @@ def refuse_unsavable(models: Pair, output: Path) -> None:
 
 
 def refuse_undecodable(option: str, directory: Path, model: Any) -> None:
-    """Only models whose cache rolls back per sequence, and whose logits are its head's."""
+    """Only models whose cache rolls back per sequence; of a drafter, whose logits are its head's.
+
+    A target's logits may be scaled or capped, as they are only read.
+    """
+    head = None if option == "--target" else weight_of(model.get_output_embeddings())
     try:
-        HuggingFaceModel(model, head=weight_of(model.get_output_embeddings()))
+        HuggingFaceModel(model, head=head)
     except (TypeError, ValueError, RuntimeError) as error:  # the latter of shapes in its config
         raise InputError(f"{option} {directory}: {first_line(error)}") from error
 

@@ -49,6 +49,13 @@ class TokenBytes:
                 found.setdefault(spelling, []).append(id)
         return found
 
+    def within(self, size: int | None) -> TokenBytes:
+        """Without special tokens that a model of this width does not predict."""
+        if size is None or any(isinstance(each, bytes) for each in self.spellings[size:]):
+            return self
+        roles = {role: tuple(id for id in ids if id < size) for role, ids in self.roles.items()}
+        return TokenBytes(self.spellings[:size], self.byte_fallbacks, roles)
+
 
 def matching_ids(drafter: TokenBytes, target: TokenBytes) -> list[int]:
     """The target id of each drafter token, -1 where there is none.

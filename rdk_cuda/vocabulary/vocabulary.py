@@ -105,7 +105,7 @@ class Vocabulary:
             drafter_tokenizer, target_tokenizer: whatever `token_bytes` takes: tokenizers of
                 Hugging Face, or mappings from bytes to ids.
             draft_size, target_size: `V_d` and `V_t`, the widths of the models' logits, which may be
-                more than their tokenizers have tokens. None: as many.
+                more than their tokenizers have tokens, or fewer by special ones. None: as many.
 
         Raises:
             TypeError, ValueError: as `token_bytes`, or a size below the number of tokens.
@@ -115,7 +115,8 @@ class Vocabulary:
             >>> Vocabulary.between(theirs, ours).draft_ids.tolist()
             [-1, 2, 0]
         """
-        drafter, target = token_bytes(drafter_tokenizer), token_bytes(target_tokenizer)
+        drafter = token_bytes(drafter_tokenizer).within(draft_size)
+        target = token_bytes(target_tokenizer).within(target_size)
         ids = torch.full(
             (_size("draft_size", draft_size, drafter),), -1, dtype=torch.int64, device="cpu"
         )

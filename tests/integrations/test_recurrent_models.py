@@ -29,7 +29,7 @@ from rdk_cuda.integrations.huggingface import model as huggingface  # noqa: E402
 from rdk_cuda.integrations.huggingface.mixers import Pass  # noqa: E402
 from rdk_cuda.integrations.huggingface.recurrent_cache import RecurrentCache  # noqa: E402
 from tests.architectures import near  # noqa: E402
-from tests.recurrent_models import EACH, SIZE, STEPWISE, recurrent  # noqa: E402
+from tests.recurrent_models import EACH, READ_AGAIN, SIZE, STEPWISE, recurrent  # noqa: E402
 
 NEW, PLACES = 20, 4
 PROMPTS = [[random.Random(n).randrange(1, SIZE) for _ in range(n)] for n in (7, 1, 23, 12)]
@@ -98,9 +98,13 @@ def mostly_right(name: str, *, trees: bool = False) -> Spoilt:
         for n, each in enumerate(EACH)
     ],
 )
-def test_greedy_tokens_are_those_of_generate(name: str, trees: bool) -> None:
+def test_greedy_tokens_are_those_of_generate(
+    name: str, trees: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Four ragged prompts together and one alone, where 0 to all drafts are accepted."""
     target, expected = HuggingFaceModel(recurrent(name)), truth(name)
+    if transformers.__version__ >= "5.24" and name not in READ_AGAIN:
+        monkeypatch.delattr(Pass, "_read")  # kernels alone run again
     decoder = SpeculativeDecoder(target, proposer=mostly_right(name, trees=trees))
     together = decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0)
     assert together.tokens == expected
@@ -304,6 +308,7 @@ def test_a_mixer_without_its_hooks_is_refused() -> None:
     model = recurrent("lfm3")
     wrapped = HuggingFaceModel(model)
     assert wrapped._recurrent is not None
+    wrapped._recurrent.gated = False
     mixer: Any = next(iter(wrapped._recurrent.mixers))
     hooks = mixer._forward_pre_hooks.copy()
     mixer._forward_pre_hooks.clear()

@@ -35,6 +35,7 @@ from studies import (
     lengths_and_cascades,
     lifted_rows,
     pruning,
+    recurrent_states,
     small_drafter,
     steering,
     text_drafters,
@@ -58,6 +59,7 @@ PAGES = {
     "lifted-rows/demo": lifted_rows.page,
     "lifted-rows/gemma": lifted_rows.page,
     "peers/cpu": peers_page,
+    "recurrent-states/cpu": recurrent_states.page,
 }
 
 
@@ -75,6 +77,16 @@ def run(study: Any, output: Path, *options: str) -> list[Any]:
     assert str(output.parent) not in text
     rows: list[Any] = json.loads(text)["rows"]
     return rows
+
+
+def test_what_a_rollback_keeps_is_counted(tmp_path: Path) -> None:
+    """LFM2's conv states are three columns a layer, and kept with those of a pass beside."""
+    layers = ("--layers", "convolution", "attention", "--batch", "2", "--rounds", "1")
+    rows = run(recurrent_states, tmp_path / "states.json", *layers)
+    assert [(row["states"], row["kept"]) for row in rows] == [
+        (6 * 512 * 3 * 4, 6 * 512 * (3 + 3 + 5) * 4),
+        (0, 0),
+    ]
 
 
 def test_first_order_grows_linearly_and_the_dense_matrix_quadratically(

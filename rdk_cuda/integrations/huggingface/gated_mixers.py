@@ -1,18 +1,23 @@
-"""Mixers that run over more tokens than a sequence keeps, without a trace of the others.
+"""Kernels of recurrent layers that leave no trace of some tokens, and that are run again alone.
 
 In a delta rule a token whose beta and g are 0 leaves the state as it is, and so does one whose time
-step is 0 in Mamba 2. So all sequences of a batch are read at once, however many tokens each keeps.
-A mixer's own forward is run for that, with other kernels in the place of those that it names.
+step is 0 in Mamba 2. So a pass over sequences of several lengths has all of their states, padding
+or not. And what a kernel was given in a pass is kept: after rejections it alone runs again, once
+for all sequences, with beta = g = 0 in what is rejected. For that, mixers run in a pass by a copy
+of their own forward, with these kernels in the place of those that it names.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
-from types import FunctionType
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,29 +25,136 @@ from torch.nn import functional
 _FEW = 16
 
 
-def gated_forward(mixer: Any, kept: Tensor) -> Callable[..., Any] | None:
-    """A mixer's forward in which the tokens that are not `kept [B, W]` change no recurrent state.
+class Call(NamedTuple):
+    """A kernel, what it was given in a pass but for states, and the states that it returned."""
 
-    None if it is not known how its kernels do that, or if somebody has put another forward there.
+    kernel: Kernel
+    given: dict[str, Any]
+    size: torch.Size
+    states: Tensor | None
+
+    def again(self, before: Tensor | None, rows: Tensor, counts: Tensor) -> Tensor:
+        """The states of its `rows` after the first `counts` columns, from those before."""
+        width = int(counts.max())
+        kept = torch.arange(width, device="cpu") < counts[:, None]
+
+        def take(value: Any) -> Any:
+            if not isinstance(value, Tensor) or value.dim() < 3 or value.shape[:2] != self.size:
+                return value
+            return taken_rows(value, rows)[:, :width]
+
+        given = {name: take(value) for name, value in self.given.items()}
+        given[self.kernel.initial] = before
+        states: Tensor = self.kernel.run(given, None if bool(kept.all()) else kept)[1]
+        return states if before is None else states.to(before.dtype)
+
+
+class Noting(Protocol):
+    """What notes how states come about; `kept [B, W]` are tokens, None for all.
+
+    Attributes:
+        call: the newest one of a kernel.
+    """
+
+    kept: Tensor | None
+    call: Call | None
+
+    def note(self, notes: dict[tuple[str, int], Any], key: tuple[str, int], note: Any) -> None:
+        """Add to what a layer notes of one of its states."""
+
+
+class _Now(threading.local):
+    noting: Noting | None = None
+
+
+_now = _Now()
+
+
+@contextmanager
+def noted(forwards: Mapping[Any, FunctionType], noting: Noting) -> Iterator[None]:
+    """Run these mixers by these forwards, in which this thread's calls of kernels are noted."""
+    for mixer, forward in forwards.items():
+        mixer.forward = MethodType(forward, mixer)
+    before, _now.noting = _now.noting, noting
+    try:
+        yield
+    finally:
+        _now.noting = before
+        for mixer in forwards:
+            vars(mixer).pop("forward", None)  # unless another thread has already
+
+
+def noting_forward(mixer: Any) -> FunctionType | None:
+    """A mixer's forward with kernels that are noted.
+
+    None if it is not known how its kernels are, or if somebody has put another forward there.
     """
     forward: Any = inspect.unwrap(type(mixer).forward)
     if "forward" in vars(mixer) or not isinstance(forward, FunctionType):
         return None
-    others: dict[str, Any] = {}
     rules = _kernels(forward, {"g", "beta", "initial_state"})
-    one_by_one = next((own for own in rules.values() if "chunk_size" not in _names(own)), None)
-    for name, kernel in rules.items():
-        others[name] = _delta_rule(kernel, one_by_one if kept.shape[1] <= _FEW else None, kept)
+    few = next((own for own in rules.values() if "chunk_size" not in _names(own)), None)
+    others: dict[str, Any] = {name: Kernel(kernel, few) for name, kernel in rules.items()}
     for name, kernel in _kernels(forward, {"dt", "dt_limit", "initial_states"}).items():
-        others[name] = _scan(kernel, kept)
+        others[name] = _Scan(kernel)
     if not others:
         return None
     space = {**forward.__globals__, **others}
-    gated = FunctionType(
+    copy = FunctionType(
         forward.__code__, space, forward.__name__, forward.__defaults__, forward.__closure__
     )
-    gated.__kwdefaults__ = forward.__kwdefaults__
-    return gated
+    copy.__kwdefaults__ = forward.__kwdefaults__
+    return copy
+
+
+class Kernel:
+    """A delta rule's kernel, or one for few tokens in its place."""
+
+    initial, time = "initial_state", "g"
+
+    def __init__(self, kernel: Callable[..., Any], few: Callable[..., Any] | None = None) -> None:
+        self.kernel, self.few = kernel, few
+        self.signature = inspect.signature(inspect.unwrap(kernel))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it, and note that if this thread's pass does."""
+        noting = _now.noting
+        if noting is None:
+            return self.kernel(*args, **kwargs)
+        given = dict(self.signature.bind(*args, **kwargs).arguments)
+        given |= given.pop("kwargs", {})
+        result = self.run(given, noting.kept)
+        if isinstance(result, tuple):
+            own = given | {self.initial: None}
+            noting.call = Call(self, own, given[self.time].shape[:2], result[1])
+        return result
+
+    def run(self, given: dict[str, Any], kept: Tensor | None) -> Any:
+        """Call it so that what is not `kept` changes no states."""
+        if kept is not None:
+            given = given | {name: _zeroed(given[name], kept) for name in ("g", "beta")}
+        if self.few is None or given["g"].shape[1] > _FEW:
+            return self.kernel(**given)
+        return self.few(**{name: own for name, own in given.items() if name != "chunk_size"})
+
+
+class _Scan(Kernel):
+    """Mamba 2's kernel. Time steps are made before it, since it brings 0 to its own limits."""
+
+    initial, time = "initial_states", "dt"
+
+    def run(self, given: dict[str, Any], kept: Tensor | None) -> Any:
+        """As `Kernel.run`."""
+        given, time = dict(given), given["dt"]
+        if kept is not None:
+            bias = given.get("dt_bias")
+            steps = time if bias is None else time + bias.to(time.dtype)
+            steps = functional.softplus(steps) if given.get("dt_softplus") else steps
+            given["dt"] = _zeroed(steps.clamp(*(given.get("dt_limit") or (0.0, math.inf))), kept)
+            given |= {"dt_bias": None, "dt_softplus": False, "dt_limit": (0.0, math.inf)}
+        if time.device.type == "cpu":  # where the library's own code fills whole chunks
+            given["chunk_size"] = min(given["chunk_size"], time.shape[1])
+        return self.kernel(**given)
 
 
 def _kernels(forward: FunctionType, needed: set[str]) -> dict[str, Callable[..., Any]]:
@@ -55,44 +167,10 @@ def _names(kernel: Callable[..., Any]) -> set[str]:
     return set(inspect.signature(inspect.unwrap(kernel)).parameters)
 
 
-def _delta_rule(
-    kernel: Callable[..., Any], few: Callable[..., Any] | None, kept: Tensor
-) -> Callable[..., Any]:
-    """A kernel, or one for few tokens in its place, with g and beta of 0 where none is kept."""
-    signature = inspect.signature(inspect.unwrap(kernel))
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        given = _bound(signature, args, kwargs)
-        given |= {name: _zeroed(given[name], kept) for name in ("g", "beta")}
-        if few is not None:
-            given.pop("chunk_size", None)
-        return (few or kernel)(**given)
-
-    return call
-
-
-def _scan(kernel: Callable[..., Any], kept: Tensor) -> Callable[..., Any]:
-    """A kernel whose time steps are made before it, since it would bring 0 to its own limits."""
-    signature = inspect.signature(inspect.unwrap(kernel))
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        given = _bound(signature, args, kwargs)
-        time, bias = given["dt"], given.get("dt_bias")
-        time = time if bias is None else time + bias.to(time.dtype)
-        time = functional.softplus(time) if given.get("dt_softplus") else time
-        low, high = given.get("dt_limit") or (0.0, math.inf)
-        given["dt"] = _zeroed(time.clamp(low, high), kept)
-        if time.device.type == "cpu":  # where the library's own code fills whole chunks
-            given["chunk_size"] = min(given["chunk_size"], time.shape[1])
-        given |= {"dt_bias": None, "dt_softplus": False, "dt_limit": (0.0, math.inf)}
-        return kernel(**given)
-
-    return call
-
-
-def _bound(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
-    given = dict(signature.bind(*args, **kwargs).arguments)
-    return {**given, **given.pop("kwargs", {})}
+def taken_rows(values: Tensor, rows: Tensor) -> Tensor:
+    """The rows of a batch; no copy if these are all."""
+    everyone = torch.equal(rows, torch.arange(len(values), device="cpu"))
+    return values if everyone else values[rows.to(values.device)]
 
 
 def _zeroed(values: Tensor, kept: Tensor) -> Tensor:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteriaList
-from transformers.generation import (
-    GenerateDecoderOnlyOutput,
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-)
+from transformers.generation import GenerateDecoderOnlyOutput
 
 from ..._ops.inputs import Integers, refuse_other_than_affinity, whole_number
 from ...affinity import Affinity
@@ -35,6 +29,7 @@ from .generation_options import (
     refuse_dropped_arguments,
     refuse_other_kinds,
     refuse_unsupported,
+    sampling_of,
 )
 from .library import drop_unused_cache
 from .model import HuggingFaceModel
@@ -70,7 +65,8 @@ class Generate:
         drafter: a causal language model of Hugging Face, or any `rdk_cuda.decoding.CausalModel`,
             such as `HuggingFaceModel(model, head=...)` or an `Eagle3Drafter`; or what proposes in
             its place, a `rdk_cuda.decoding.Proposer`, with its own settings.
-        affinity: from the drafter's tokens to the target's; None if they have one vocabulary.
+        affinity: from the drafter's tokens to the target's; None if they have one vocabulary, whose
+            heads may be padded to other widths.
         draft_length: K, the most tokens drafted for each pass of the target.
         length: as of `SpeculativeDecoder`: when a draft ends before that.
         draft_temperature: the drafter's; None: the one that `generate` samples at.
@@ -156,6 +152,8 @@ class Generate:
         self.vocabulary, self.streamer, self.seed = vocabulary, streamer, seed
         self.stopping_criteria = stop_strings_of(stop_strings, tokenizer)
         self.statistics: Statistics | None = None
+        self._shared: Affinity | None = None
+        self._shared_sizes = (0, 0)
         self._target: HuggingFaceModel | None = None
         self._target_of: list[Any] = []
 
@@ -211,13 +209,14 @@ class Generate:
         drop_unused_cache(model)
         refuse_dropped_arguments()
         refuse_unsupported(model, generation_config, logits_processor, model_kwargs)
+        input_ids = input_ids.long()
         prompts = prompts_of(input_ids, model_kwargs)
         config = generation_config
         returned = {
             name: bool(config.return_dict_in_generate and getattr(config, f"output_{name}"))
             for name in ("scores", "logits")
         }
-        sampling = _sampling(
+        sampling = sampling_of(
             logits_processor,
             config.do_sample,
             keep=returned["scores"],
@@ -271,7 +270,7 @@ class Generate:
     def _decoder(self, model: Any, draft_temperature: float | None) -> PaddedDecoder:
         """A decoder for this target, which is checked only when it is a new or a changed one."""
         ends = model.get_input_embeddings(), model.get_output_embeddings()
-        weights = [end.weight for end in ends if end is not None]
+        weights = [w for end in ends if isinstance(w := getattr(end, "weight", None), Tensor)]
         now = [model, *((weight.device, weight.dtype, weight.shape) for weight in weights)]
         target = self._target
         if target is None or now != self._target_of:
@@ -291,6 +290,9 @@ class Generate:
                 dynamic_tokens=self.dynamic_tokens,
                 length=self.length,
             )
+        sizes = self.drafter.vocabulary_size, target.vocabulary_size
+        if self.affinity is None and sizes != self._shared_sizes:
+            self._shared, self._shared_sizes = shared_ids(*sizes), sizes
         if target.device != self.drafter.device:
             raise ValueError(
                 f"Generate: the drafter is on {self.drafter.device}, the model on "
@@ -299,7 +301,7 @@ class Generate:
         return PaddedDecoder(
             target,
             self.drafter,
-            self.affinity,
+            self.affinity or self._shared,
             draft_length=self.draft_length,
             draft_temperature=(
                 draft_temperature if self.draft_temperature is None else self.draft_temperature
@@ -309,6 +311,15 @@ class Generate:
             dynamic_tokens=self.dynamic_tokens,
             length=self.length,
         )
+
+
+def shared_ids(draft_size: int, target_size: int) -> Affinity | None:
+    """Between heads of one family that are padded to other widths; None where they are not."""
+    smaller, larger = sorted((draft_size, target_size))
+    if not 0 < larger - smaller <= larger // 100:
+        return None
+    ids = torch.arange(draft_size, device="cpu")
+    return Affinity.intersection(Vocabulary(ids.masked_fill(ids >= target_size, -1), target_size))
 
 
 class _Turn:
@@ -353,54 +364,6 @@ def _alone(part: Any) -> Iterator[None]:
             yield
         finally:
             turn.thread = 0
-
-
-class _Sampling(NamedTuple):
-    """What changes the target's logits, and what `verify` does to them afterwards."""
-
-    processors: LogitsProcessorList | None
-    temperature: float
-    draft_temperature: float | None
-    top_k: int | None = None
-    min_p: float | None = None
-
-
-def _sampling(
-    prepared: Sequence[Any], do_sample: bool, *, keep: bool, truncates: bool
-) -> _Sampling:
-    """Leave what comes last to `verify`, unless the returned scores have to have it.
-
-    That is a temperature and, if it `truncates`, top-k and min-p, in the library's order.
-    """
-    processors = LogitsProcessorList(prepared)
-    if not do_sample:
-        return _Sampling(processors or None, 0.0, None)
-    temperatures = [each for each in processors if type(each) is TemperatureLogitsWarper]
-    scale = float(math.prod(each.temperature for each in temperatures))
-    left: dict[type, Any] = {}
-    for kind in (MinPLogitsWarper, TopKLogitsWarper, TemperatureLogitsWarper):
-        last = processors[-1] if processors and not keep else None
-        # A subclass may do anything: it is called, as a processor.
-        if type(last) is kind and (
-            kind is TemperatureLogitsWarper or (truncates and _is_plain(last))
-        ):
-            left[kind] = processors.pop()
-    temperature, top_k, min_p = (
-        left.get(kind) for kind in (TemperatureLogitsWarper, TopKLogitsWarper, MinPLogitsWarper)
-    )
-    return _Sampling(
-        processors or None,
-        float(temperature.temperature) if temperature else 1.0,
-        scale,
-        top_k.top_k if top_k else None,
-        min_p.min_p if min_p else None,
-    )
-
-
-def _is_plain(warper: Any) -> bool:
-    """Whether it leaves out what it leaves out, and keeps no token on other grounds."""
-    plain = not isinstance(warper, MinPLogitsWarper) or warper.min_tokens_to_keep == 1
-    return bool(plain and warper.filter_value == -math.inf)
 
 
 @contextmanager

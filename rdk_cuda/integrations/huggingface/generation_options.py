@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
-from types import CodeType
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import LogitsProcessorList
+from transformers.generation import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+)
 
 from ...decoding import Proposer
 from ...vocabulary import Vocabulary
@@ -52,6 +58,8 @@ _STATEFUL = {
 _MODEL_ARGUMENTS = {
     "attention_mask",
     "logits_to_keep",
+    "output_attentions",
+    "output_hidden_states",
     "position_ids",
     "use_cache",
     *CACHE_ARGUMENTS,
@@ -84,18 +92,14 @@ def refuse_dropped_arguments() -> None:
     Raises:
         ValueError: `assistant_model`, `streamer` or `synced_gpus` was given.
     """
-    code, frame = _code_of_generate(), inspect.currentframe()
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    if frame is None:
-        return
+    given = _locals_of_generate()
     instead = {
         "assistant_model": "give the drafter to Generate",
         "streamer": "give it to Generate(streamer=...)",
         "synced_gpus": "Generate does not run models that are sharded over processes",
     }
     for name, advice in instead.items():
-        if frame.f_locals.get(name):
+        if given.get(name):
             raise ValueError(
                 f"Generate: {name} was given to model.generate, which does not pass it on to "
                 f"custom_generate; {advice}"
@@ -132,7 +136,7 @@ def refuse_unsupported(
             f"Generate: the options ask for {mode.value}; needs {' or '.join(_MODES)} (one beam, "
             "no penalty_alpha, dola_layers, constraints or assistant of the library)"
         )
-    _refuse_options(config)
+    _refuse_options(config, getattr(model, "generation_config", None))
     for processor in processors:
         for kind in type(processor).__mro__:
             if kind.__name__ in _STATEFUL:
@@ -202,25 +206,82 @@ def prompts_of(input_ids: Tensor, model_arguments: Mapping[str, Any]) -> list[li
     return [row[len(row) - length :] for row, length in rows]
 
 
-def _refuse_options(config: Any) -> None:
+def _refuse_options(config: Any, models_own: Any) -> None:
+    """Refuse options of a call. Those that a model's files have are left out where that fits."""
+    given = _locals_of_generate().get("kwargs") or {}
+    own = {
+        name
+        for name in ("output_attentions", "output_hidden_states", "use_cache")
+        if name not in given and getattr(config, name) == getattr(models_own, name, None)
+    }
     if config.cache_implementation not in _CACHES:
         raise ValueError(
             f"Generate: cache_implementation is {config.cache_implementation!r}; needs "
             f"{' or '.join(map(repr, _CACHES))}"
         )
-    if config.use_cache is False:
+    if config.use_cache is False and "use_cache" not in own:
         raise ValueError("Generate: use_cache is False; needs its cache, so leave it out")
     defaults = {"guidance_scale": 1, **config._get_default_generation_params()}
     for option, reason in _OPTIONS.items():
         value = getattr(config, option, None)
-        if value not in (None, False, defaults.get(option)):
+        if value not in (None, False, defaults.get(option)) and option not in own:
             raise ValueError(
                 f"Generate: {option} is {value!r}, which is not supported: {reason}; leave it out"
             )
 
 
-def _code_of_generate() -> CodeType:
+def _locals_of_generate() -> Mapping[str, Any]:
     from transformers import GenerationMixin
 
-    code: CodeType = inspect.unwrap(GenerationMixin.generate).__code__
-    return code
+    code, frame = inspect.unwrap(GenerationMixin.generate).__code__, inspect.currentframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return {} if frame is None else frame.f_locals
+
+
+class Sampling(NamedTuple):
+    """What changes the target's logits, and what `verify` does to them afterwards."""
+
+    processors: LogitsProcessorList | None
+    temperature: float
+    draft_temperature: float | None
+    top_k: int | None = None
+    min_p: float | None = None
+
+
+def sampling_of(
+    prepared: Sequence[Any], do_sample: bool, *, keep: bool, truncates: bool
+) -> Sampling:
+    """Leave what comes last to `verify`, unless the returned scores have to have it.
+
+    That is a temperature and, if it `truncates`, top-k and min-p, in the library's order.
+    """
+    processors = LogitsProcessorList(prepared)
+    if not do_sample:
+        return Sampling(processors or None, 0.0, None)
+    temperatures = [each for each in processors if type(each) is TemperatureLogitsWarper]
+    scale = float(math.prod(each.temperature for each in temperatures))
+    left: dict[type, Any] = {}
+    for kind in (MinPLogitsWarper, TopKLogitsWarper, TemperatureLogitsWarper):
+        last = processors[-1] if processors and not keep else None
+        # A subclass may do anything: it is called, as a processor.
+        if type(last) is kind and (
+            kind is TemperatureLogitsWarper or (truncates and _is_plain(last))
+        ):
+            left[kind] = processors.pop()
+    temperature, top_k, min_p = (
+        left.get(kind) for kind in (TemperatureLogitsWarper, TopKLogitsWarper, MinPLogitsWarper)
+    )
+    return Sampling(
+        processors or None,
+        float(temperature.temperature) if temperature else 1.0,
+        scale,
+        top_k.top_k if top_k else None,
+        min_p.min_p if min_p else None,
+    )
+
+
+def _is_plain(warper: Any) -> bool:
+    """Whether it leaves out what it leaves out, and keeps no token on other grounds."""
+    plain = not isinstance(warper, MinPLogitsWarper) or warper.min_tokens_to_keep == 1
+    return bool(plain and warper.filter_value == -math.inf)

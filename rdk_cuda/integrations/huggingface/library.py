@@ -8,11 +8,13 @@ tokens to drop, as a negative number; from 5.24 on it refuses how many to keep.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import transformers
+from torch import Tensor
 
 CACHE_ARGUMENTS = ("cache", "past_key_values", "cache_params")
 
@@ -41,6 +43,24 @@ def tokens_in(cache: Any) -> int:
     return int(cache.get_seq_length())
 
 
+def snapshot(cache: Any) -> Any:
+    """A copy of a cache that passes over the other leave as it is, and the other way round.
+
+    Tensors are shared but those of recurrent layers, which alone are written over; others are only
+    ever replaced.
+    """
+    own = copy.copy(cache)
+    own.layers = [copy.copy(layer) for layer in cache.layers]
+    for layer in own.layers:
+        for name, value in vars(layer).items():
+            if isinstance(value, dict):
+                vars(layer)[name] = {
+                    key: each.clone() if isinstance(each, Tensor) else each
+                    for key, each in value.items()
+                }
+    return own
+
+
 def drop_unused_cache(model: Any) -> None:
     """Take a static cache that nobody has filled off a model.
 
@@ -49,6 +69,20 @@ def drop_unused_cache(model: Any) -> None:
     cache = getattr(model, "_cache", None)
     if isinstance(cache, transformers.StaticCache) and not cache.is_initialized:
         del model._cache
+
+
+def unwrapped(model: Any) -> Any:
+    """The library's model in what `torch.compile` or PEFT has made of it, with its adapters.
+
+    Raises:
+        TypeError: it has more than the library's model, as prompts that were trained.
+    """
+    model = getattr(model, "_orig_mod", model)
+    if not hasattr(model, "get_base_model"):
+        return model
+    if getattr(model.active_peft_config, "is_prompt_learning", False):
+        raise not_served(model, "puts trained prompts before the tokens; needs other adapters")
+    return unwrapped(model.get_base_model())
 
 
 def not_served(model: Any, reason: str) -> TypeError:

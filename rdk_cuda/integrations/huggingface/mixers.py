@@ -1,7 +1,9 @@
 """The modules of a model that write recurrent and convolution states, and how a pass runs them.
 
-In Transformers such a state cannot be cut back. So a pass remembers what each *mixer* was given,
-and the mixers alone run again over what a sequence keeps of it, from the states before the pass.
+In Transformers such a state cannot be cut back. So a pass notes how it came about, from the states
+before: what a kernel was given (`gated_mixers.py`), and the columns that a convolution reads. Where
+states come about otherwise, the *mixers* alone, the modules that write states, run again over what
+a sequence keeps.
 
 They are found in a pass of two tokens, as the modules that write states while they run. Each has
 two hooks from then on, which do nothing but in a pass over a `PassCache`.
@@ -10,20 +12,15 @@ two hooks from then on, which do nothing but in a pass over a `PassCache`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import LinearAttentionLayer
 
-from .gated_mixers import gated_forward
+from .gated_mixers import Call, taken_rows
 from .library import cache_argument, not_served
-
-States = dict[tuple[str, int], Tensor]
-"""Of a layer: `[B, ...]` by the library's attribute, "conv_states" or "recurrent_states", and its
-number there. Empty before the first token."""
+from .state_layer import StateLayer, States, rows_of, set_states, states_of, window_of
 
 # How many tokens a mixer is tried with behind a state, and by how much that is made larger.
 _LAST, _LARGER = 3, 64
@@ -45,20 +42,6 @@ class Paths(NamedTuple):
     found: Tensor
 
 
-class StateLayer(LinearAttentionLayer):  # type: ignore[misc]
-    """Recurrent states, and what convolutions read in a pass: their state, then its columns."""
-
-    def __init__(self, number_of_states: int) -> None:
-        super().__init__(number_of_states)
-        self.read: dict[int, Tensor] = {}
-
-    def update_conv_state(self, states: Tensor, state_idx: int = 0, **kwargs: Any) -> Tensor:
-        """As the library's."""
-        read: Tensor = super().update_conv_state(states, state_idx, **kwargs)
-        self.read[state_idx] = read
-        return read
-
-
 class PassCache(DynamicCache):  # type: ignore[misc]
     """The cache that a model is given, with what a pass notes of its mixers."""
 
@@ -75,20 +58,8 @@ class _MixerCache(DynamicCache):  # type: ignore[misc]
         self.layers = layers
 
 
-class _StatesWritten(Exception):  # noqa: N818  (no error)
-    """Ends a mixer's forward whose output nobody needs."""
-
-
-class _StatesAlone(_MixerCache):
-    """A mixer's cache where only its states are wanted."""
-
-    def update_recurrent_state(self, states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        super().update_recurrent_state(states, *args, **kwargs)
-        raise _StatesWritten
-
-
 class Pass:
-    """One pass of a model: the states before it, and what its mixers are given.
+    """One pass of a model: the states before it, and how those after it came about.
 
     Args:
         counts: how many columns of each sequence are tokens; the first ones.
@@ -96,9 +67,13 @@ class Pass:
         before: of each recurrent layer.
         mixers: the modules, with the number of their layer.
         stepwise: mixers take one token at a time, where there is a state before.
-        gated: mixers may be run over more tokens than are kept (`gated_mixers.py`).
+        gated: kernels are noted, and padding changes no states (`gated_mixers.py`).
         final: none of its tokens will be taken back.
         paths: if they are trees.
+
+    Attributes:
+        notes: of each layer, as `StateLayer.notes`.
+        kept: `[B, W]`, which columns are tokens; None if all are, or for trees.
     """
 
     def __init__(
@@ -116,8 +91,27 @@ class Pass:
         self.counts, self.width, self.before, self.mixers = counts, width, before, mixers
         self.stepwise, self.gated, self.final, self.paths = stepwise, gated, final, paths
         self.is_whole = paths is None and all(count == width for count in counts)
-        self.read: dict[int, dict[int, Tensor]] = {layer: {} for layer in before}
+        self.notes: dict[int, dict[tuple[str, int], Any]] = {layer: {} for layer in before}
+        self.call: Call | None = None
+        own = torch.tensor(counts, dtype=torch.int64, device="cpu")
+        kept = torch.arange(width, device="cpu") < own[:, None]
+        self.kept = kept if gated and paths is None and not self.is_whole else None
         self._given: dict[int, list[tuple[Any, Arguments]]] = {}
+
+    def note(self, notes: dict[tuple[str, int], Any], key: tuple[str, int], note: Any) -> None:
+        """Note how a state came about; of a final pass, whether that is known."""
+        notes[key] = True if self.final and note is not None else note
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether its states are those behind each sequence's last token, not behind padding."""
+        known = self.gated and self.paths is None and all(map(self._is_known, self.before))
+        return self.is_whole or known
+
+    def _is_known(self, layer: int) -> bool:
+        notes = self.notes[layer]
+        is_noted = all(note is not None for note in notes.values())
+        return bool(notes) and is_noted and self.before[layer].keys() <= notes.keys()
 
     def enter(self, mixer: Any, given: Arguments) -> Arguments | None:
         """Note what a mixer is given, and return what it is to be given instead, if anything."""
@@ -130,6 +124,8 @@ class Pass:
             count, width = paths.columns.shape
             given = self._taken(given, paths.rows, paths.columns)
             cache = _cache_of(cache.layers[layer], layer, rows_of(before, paths.rows))
+            if self.gated:
+                cache.layers[layer].reading, cache.layers[layer].notes = self, self.notes[layer]
         steps = width if self.stepwise and before else 1
         if paths is None and steps == 1:
             return None
@@ -148,55 +144,39 @@ class Pass:
 
     def replay(self, rows: Tensor, columns: Tensor, counts: Tensor) -> dict[int, States]:
         """The states after the first `counts [n]` of `columns [n, D]` of sequences `rows [n]`."""
-        if self._given.keys() != self.before.keys():
-            raise RuntimeError(
-                "HuggingFaceModel: a module that writes recurrent states was replaced, or has lost "
-                "its hooks; wrap the model again after changing it"
-            )
         found: dict[int, States] = {}
-        for layer in self._given:
-            before = rows_of(self.before[layer], rows)
-            at_once = None
-            if self.gated and before and columns.shape[1] > 1:
-                at_once = self._read_gated(layer, before, rows, columns, counts)
-            found[layer] = at_once or {}
-            for count in [] if at_once else counts.unique().tolist():
+        for layer in self.before:
+            if self._is_known(layer):
+                found[layer] = self._from_notes(layer, rows, columns, counts)
+                continue
+            if layer not in self._given:
+                raise RuntimeError(
+                    "HuggingFaceModel: a module that writes recurrent states was replaced, or has "
+                    "lost its hooks; wrap the model again after changing it"
+                )
+            before, states = rows_of(self.before[layer], rows), found.setdefault(layer, {})
+            for count in counts.unique().tolist():
                 own = (counts == count).nonzero()[:, 0]
-                part = rows_of(before, own)
-                part = self._read(layer, part, rows[own], columns[own, :count])
+                part = self._read(layer, rows_of(before, own), rows[own], columns[own, :count])
                 for key, state in part.items():
-                    if key not in found[layer]:
-                        found[layer][key] = state.new_zeros(len(rows), *state.shape[1:])
-                    found[layer][key][own.to(state.device)] = state
+                    if key not in states:
+                        states[key] = state.new_zeros(len(rows), *state.shape[1:])
+                    states[key][own.to(state.device)] = state
         return found
 
-    def _read_gated(
-        self, layer: int, states: States, rows: Tensor, columns: Tensor, counts: Tensor
-    ) -> States | None:
-        """The same for one layer, of all sequences at once; None if its mixers cannot."""
-        width = columns.shape[1]
-        sizes = {number: own.shape[-1] for (name, number), own in states.items() if "conv" in name}
-        read = {number: own[rows.to(own.device)] for number, own in self.read[layer].items()}
-        if len(sizes) < len(states) or not read:
-            kept = torch.arange(width, device="cpu") < counts[:, None]
-            cache = self._cache(layer, states)
-            for mixer, given in self._given[layer]:
-                if (forward := gated_forward(mixer, kept)) is None:
-                    return None
-                # A recurrent state is written last; where there is one, nothing is behind it.
-                alone = _StatesAlone(cache.layers) if len(states) <= 2 else cache
-                args, kwargs = _with_cache(self._taken(given, rows, columns), alone)
-                with suppress(_StatesWritten):
-                    forward(mixer, *args, **kwargs)
-            own = cache.layers[layer]
-            states, read = states_of(own), own.read if len(sizes) < len(states) else read
-        for number, size in sizes.items():
-            window = read.get(number)
-            if window is None or window.shape[-1] not in (size + width, size + self.width):
-                return None
-            at = counts[:, None, None] + torch.arange(size, device="cpu")
-            at = at.expand(-1, window.shape[1], -1).to(window.device)
-            states["conv_states", number] = window.gather(2, at)
+    def _from_notes(self, layer: int, rows: Tensor, columns: Tensor, counts: Tensor) -> States:
+        """The same for one layer, of all sequences at once."""
+        own, width, before = rows, self.width, self.before[layer]
+        if self.paths is not None:  # what is kept begins the path through its last column
+            last = columns.gather(1, counts[:, None] - 1)[:, 0]
+            rows, width = self.paths.found[0, rows, last], self.paths.columns.shape[1]
+        states: States = {}
+        for key, note in self.notes[layer].items():
+            if isinstance(note, Call):
+                start = taken_rows(before[key], own) if key in before else None
+                states[key] = note.again(start, rows, counts)
+            else:
+                states[key] = window_of(taken_rows(note, rows), counts, note.shape[-1] - width)
         return states
 
     def error_behind_states(self) -> float:
@@ -295,33 +275,6 @@ def difference(found: Tensor, expected: Tensor) -> float:
     """The norm of the difference over that of what is expected."""
     norm = max(float(expected.float().norm()), torch.finfo(torch.float32).tiny)
     return float((found.float() - expected.float()).norm()) / norm
-
-
-def states_of(layer: Any) -> States:
-    """A layer's own states, which the next pass may write over."""
-    return {
-        (name, number): state
-        for name in ("conv_states", "recurrent_states")
-        for number, state in getattr(layer, name).items()
-        if state is not None
-    }
-
-
-def rows_of(states: States, rows: Tensor) -> States:
-    """Copies of the states of some sequences."""
-    return {key: state[rows.to(state.device)] for key, state in states.items()}
-
-
-def set_states(layer: Any, states: States) -> None:
-    """Give a layer these states, which it will write over."""
-    for (name, number), state in states.items():
-        getattr(layer, name)[number] = state
-        getattr(layer, f"is_{name}_initialized")[number] = True
-        layer.has_previous_state[number] = True
-        if name == "conv_states":
-            layer.conv_kernel_size[number] = state.shape[-1]
-        if layer.device is None:
-            layer.dtype, layer.device = state.dtype, state.device
 
 
 class _Watched(DynamicCache):  # type: ignore[misc]

@@ -12,10 +12,11 @@ from torch import Tensor
 from rdk_cuda.decoding import Output
 from rdk_cuda.decoding.trees import branch
 
-from .attention import context_length, has_attention, layers_of
-from .library import cache_argument, not_served
+from .attention import context_length, layers_of
+from .library import cache_argument, unwrapped
 from .placement import weight_of
 from .slot_cache import SlotCache, lay_out, pieces
+from .unserved import refuse_other_layers, refuse_unsupported_model
 
 if TYPE_CHECKING:
     from .recurrent_cache import RecurrentCache
@@ -32,7 +33,8 @@ class HuggingFaceModel:
 
     Args:
         model: from `AutoModelForCausalLM` (Transformers 5.0 or later) in evaluation mode, with
-            attention "sdpa" or "eager". Layers have full attention, a sliding window, or states
+            attention "sdpa" or "eager"; also with PEFT's adapters, or compiled, of which the model
+            inside is run. Layers have full attention, a sliding window, or states
             that the library's newer releases keep in its cache: delta rules, Mamba, convolutions.
         head: `[V_d, d]`, an LM head in place of the model's own: a pruned drafter's, from
             `rdk_cuda.drafter.prune_head`. Brought to the model's dtype and device.
@@ -91,11 +93,12 @@ class HuggingFaceModel:
         state_layers: Sequence[int] = (),
         slots: int = 0,
     ) -> None:
-        _refuse_unsupported(model)
+        model = unwrapped(model)
+        refuse_unsupported_model(model)
         if recent is not None and recent < 1:
             raise ValueError(f"HuggingFaceModel: recent is {recent}; needs at least 1, or None")
         if state_layers:
-            _refuse_other_layers(model, state_layers)
+            refuse_other_layers(model, state_layers)
         self.slots = slots
         self.state_layers = self._state_layers = tuple(state_layers)
         self.model, self.return_hidden = model, return_hidden or head is not None
@@ -263,10 +266,11 @@ class HuggingFaceModel:
             arguments["output_hidden_states"] = True
         if not self.return_hidden:
             # All of the model's forward, so its scales and soft caps of logits are kept.
-            result = self.model(**arguments, logits_to_keep=max(kept, 1))
+            arguments["logits_to_keep"] = max(kept, 1)
+            result = self._cache.run(self.model, arguments)
             output = Output(_served(result.logits[:, result.logits.shape[1] - kept :]))
         else:
-            result = self.model.base_model(**arguments)
+            result = self._cache.run(self.model.base_model, arguments)
             last = result.last_hidden_state
             hidden = last[:, last.shape[1] - kept :].to(self.device)
             output = Output(_served(head_logits(hidden, self._head)), _served(hidden))
@@ -365,44 +369,3 @@ def head_logits(hidden: Tensor, head: tuple[Tensor, Tensor | None]) -> Tensor:
 def _served(values: Tensor) -> Tensor:
     """float64 as float32: the library's `generate` scores so, too, and no operator takes more."""
     return values.float() if values.dtype == torch.float64 else values
-
-
-def _refuse_other_layers(model: Any, state_layers: Sequence[int]) -> None:
-    depth = model.config.get_text_config(decoder=True).num_hidden_layers
-    if not all(0 <= layer <= depth for layer in state_layers):
-        raise ValueError(
-            f"HuggingFaceModel: state_layers is {list(state_layers)}; needs numbers from 0 to "
-            f"{depth}, as {type(model).__name__} has {depth} layers"
-        )
-
-
-def _refuse_unsupported(model: Any) -> None:
-    """Refuse what the library's own descriptions of a model already tell."""
-    name, config = type(model).__name__, getattr(model, "config", None)
-    if config is None or getattr(model, "get_output_embeddings", lambda: None)() is None:
-        raise not_served(model, "has no LM head; use AutoModelForCausalLM")
-    if model.training:
-        raise ValueError(f"HuggingFaceModel: {name} is in training mode; call model.eval() first")
-    if config.is_encoder_decoder:
-        raise not_served(model, "is an encoder-decoder; needs a causal model")
-    needed = {cache_argument(model), "logits_to_keep"}
-    if has_attention(model):
-        needed.add("position_ids")
-    missing = sorted(needed - set(inspect.signature(model.forward).parameters))
-    reason = f"does not take {' and '.join(missing)}" if missing else None
-    if getattr(config, "alibi", False):
-        reason = "uses ALiBi, which measures distances in slots"
-    if "local" in getattr(config, "attention_layers", ()):
-        reason = "has local attention layers, which measure their window in slots"
-    if reason:
-        raise not_served(
-            model,
-            f"{reason}; needs explicit positions and a KV cache, or else the sequences of a batch "
-            "cannot roll back separately",
-        )
-    if config._attn_implementation not in ("sdpa", "eager"):
-        raise not_served(
-            model,
-            f"has attention {config._attn_implementation!r}; needs one that takes a 4D mask: load "
-            "it with attn_implementation='sdpa' or 'eager'",
-        )

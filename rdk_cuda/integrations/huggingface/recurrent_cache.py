@@ -1,9 +1,9 @@
 """A cache for models with recurrent layers: slots of keys and values, and states that go back.
 
 A row's tokens begin at its first column and padding is behind them, where it reaches no state of
-theirs; padding in front would shift what a convolution sees. All that a sequence keeps of passes
-since the last rollback is read again by the mixers alone (`mixers.py`), sequences that keep equally
-many columns together. A state from before those passes is not kept: a sequence that is cut back
+theirs; padding in front would shift what a convolution sees. The states behind what a sequence
+keeps of the passes since the last rollback are made again from what these noted (`mixers.py`). A
+state from before those passes is not kept: a sequence that is cut back
 further is read anew, from its first token.
 """
 
@@ -18,22 +18,13 @@ from torch import Tensor
 from rdk_cuda.decoding.trees import branch
 
 from .attention import Layers
-from .mixers import Pass, PassCache, Paths, StateLayer, States, rows_of, set_states, states_of
+from .gated_mixers import noted, noting_forward
+from .mixers import Pass, PassCache, Paths
 from .slot_cache import SlotCache
-from .slot_layer import SlotLayer
+from .state_layer import StateLayer, States, StateSlotLayer, rows_of, set_states, states_of
 
 End = tuple[int, int]
 """Where a sequence ends: in the pass of this number, behind so many of its columns."""
-
-
-class StateSlotLayer(StateLayer, SlotLayer):  # type: ignore[misc]
-    """A layer with recurrent states beside keys and values in slots."""
-
-    is_compileable = False
-
-    def __init__(self, number_of_states: int, capacity: int) -> None:
-        SlotLayer.__init__(self, capacity)
-        StateLayer.__init__(self, number_of_states)
 
 
 class RecurrentCache(SlotCache):
@@ -43,7 +34,7 @@ class RecurrentCache(SlotCache):
         mixers: of the model, from `find_mixers`.
         stepwise: mixers read one token at a time behind a state, for those that do not go on from
             it otherwise.
-        gated: mixers read again what all sequences keep at once, where their kernels allow it.
+        gated: kernels are noted in a pass and run again alone, where they allow it.
     """
 
     def __init__(
@@ -56,6 +47,8 @@ class RecurrentCache(SlotCache):
     ) -> None:
         self.mixers, self._at = mixers, layers.recurrent
         self.stepwise, self.gated = False, True
+        copies = {mixer: noting_forward(mixer) for mixer in mixers}
+        self._forwards = {mixer: copy for mixer, copy in copies.items() if copy is not None}
         super().__init__(config, layers, dtype, device)
 
     def reset(self, batch_size: int, slots: int = 0) -> None:
@@ -82,9 +75,15 @@ class RecurrentCache(SlotCache):
         one = Pass(counts, real.shape[1], before, self.mixers, paths=paths, **options)
         self._passes.append(one)
         for at in self._at:
-            self.past.layers[at].read = one.read[at]
-        self.past.reading = self.newest
+            self.past.layers[at].reading = one if self.gated and paths is None else None
+            self.past.layers[at].notes = one.notes[at]
+        self.past.reading = one
         return super().append(real, parents)
+
+    def run(self, module: Any, arguments: Mapping[str, Any]) -> Any:
+        """As `SlotCache.run`."""
+        with noted(self._forwards if self.gated else {}, self.newest):
+            return super().run(module, arguments)
 
     def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
         """As `SlotCache.keep_paths`."""
@@ -181,8 +180,9 @@ class RecurrentCache(SlotCache):
         places = [None if end is None else self._place(b, *end) for b, end in enumerate(ends)]
         if columns is None and all(place == (len(self._passes), 0) for place in places):
             return
-        found = {
-            at: {k: torch.zeros_like(s) for k, s in self._states(at).items()} for at in self._at
+        found: dict[int, States] = {
+            at: {k: torch.zeros_like(s) for k, s in self._states(at).items() if not any(places)}
+            for at in self._at
         }
         for number, is_known in {(place[0], not place[1]) for place in places if place is not None}:
             rows = [b for b, own in enumerate(places) if own and own[0] == number]
@@ -194,7 +194,10 @@ class RecurrentCache(SlotCache):
                 after = self._passes[number].replay(index, *_columns(rows, ends, columns))
             for at, states in after.items():
                 for key, state in states.items():
-                    if key not in found[at]:  # the first that this layer has
+                    if len(rows) == len(ends):
+                        found[at][key] = state
+                        continue
+                    if key not in found[at]:
                         found[at][key] = state.new_zeros(len(ends), *state.shape[1:])
                     found[at][key][index.to(state.device)] = state
         for at, states in found.items():
@@ -210,7 +213,7 @@ class RecurrentCache(SlotCache):
         if number == last or count < self._passes[number].counts[b]:
             return number, count
         one = self._passes[number]
-        is_known = number + 1 < last or self._settled == last or count == one.width
+        is_known = number + 1 < last or self._settled == last or count == one.width or one.has_ends
         return (number + 1, 0) if is_known and one.paths is None else (number, count)
 
 

@@ -17,7 +17,7 @@ reaches back to them again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -98,6 +98,10 @@ class SlotCache:
         self.lengths = (lengths + own.sum(1)).tolist()
         positions = torch.from_numpy(places)
         return positions.to(self.device), self._masks(real, positions, seen)
+
+    def run(self, module: Any, arguments: Mapping[str, Any]) -> Any:
+        """Call a module of the model for the pass that was appended."""
+        return module(**arguments)
 
     def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
         """Of the nodes of each tree, keep those of a branch, as the sequence's next tokens."""
