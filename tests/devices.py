@@ -86,6 +86,7 @@ def in_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     torch.use_deterministic_algorithms(False)
     module.set_machine()
     module.configure()
+    module.fill_workspace(0xFF)
 
 
 def set_machine(module: ModuleType, name: str, request: pytest.FixtureRequest) -> None:

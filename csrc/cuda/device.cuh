@@ -41,13 +41,30 @@ __device__ __forceinline__ unsigned shared_add(unsigned* address, unsigned value
 
 // Adds to what blocks count together. The stores before it are visible to whoever adds later, and
 // its loads after it see theirs.
-__device__ __forceinline__ unsigned acquire_release_add(unsigned* address, unsigned value) {
-  unsigned old;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
-               : "=r"(old)
-               : "l"(address), "r"(value)
+__device__ __forceinline__ uint64_t acquire_release_add(uint64_t* address, uint64_t value) {
+  uint64_t old;
+  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
+               : "=l"(old)
+               : "l"(address), "l"(value)
                : "memory");
   return old;
+}
+
+// Of what blocks count together; these order nothing else.
+__device__ __forceinline__ uint64_t relaxed_load(const uint64_t* address) {
+  uint64_t value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void relaxed_store(uint64_t* address, uint64_t value) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+}
+__device__ __forceinline__ void compare_and_swap(uint64_t* address, uint64_t old, uint64_t value) {
+  uint64_t found;
+  asm volatile("atom.relaxed.gpu.global.cas.b64 %0, [%1], %2, %3;"
+               : "=l"(found)
+               : "l"(address), "l"(old), "l"(value)
+               : "memory");
 }
 
 // By all threads of the blocks of a cluster: none goes on before all have come, and then it sees
@@ -134,11 +151,23 @@ inline unsigned shared_add(unsigned* address, unsigned value) {
   return old;
 }
 
-inline unsigned acquire_release_add(unsigned* address, unsigned value) {
+inline uint64_t acquire_release_add(uint64_t* address, uint64_t value) {
   emulation::fence();
-  const unsigned old = atomicAdd(address, value);
+  const uint64_t old = atomicAdd(address, value);
   emulation::fence();
   return old;
+}
+
+inline uint64_t relaxed_load(const uint64_t* address) {
+  const uint64_t value = *address;
+  emulation::pause();
+  return value;
+}
+inline void relaxed_store(uint64_t* address, uint64_t value) {
+  emulation::store_atomic(address, &value, sizeof(value));
+}
+inline void compare_and_swap(uint64_t* address, uint64_t old, uint64_t value) {
+  if (*address == old) relaxed_store(address, value);
 }
 
 inline void cluster_barrier() { emulation::cluster_barrier(emulation::Site::here()); }

@@ -148,6 +148,9 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
   const int64_t index = blockIdx.x / launch.splits;
   const int split = blockIdx.x % launch.splits;
   const int rank = static_cast<int>(params.affinity.rank);
+  if (launch.splits > 1 && launch.shape.cluster <= 1 && threadIdx.x == blockDim.x - 1) {
+    open_ticket(launch.tickets + index, launch.shape.stamp);
+  }
   const float temperature = params.temperature[index];
   const RowLimits<C> limits(params.truncation, index,
                             static_cast<int>(params.draft.draft_size + params.draft.dynamic_size),

@@ -23,7 +23,7 @@ struct DraftLaunch {
   Params params;
   LaunchShape shape;
   int splits;          // blocks that share a row
-  unsigned* tickets;   // [rows], zero at the start; none if a row's blocks are a cluster
+  uint64_t* tickets;   // [rows]; none if a row's blocks are a cluster
   ChunkSum* chunks;    // [rows, chunks]
   float* spread_sums;  // [rows, R, chunks]
 

@@ -57,8 +57,8 @@ void place(void* workspace, DraftLaunch* launch) {
   const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
   WorkspaceParts parts(workspace);
   const bool tickets = launch->splits > 1 && launch->shape.cluster <= 1;
-  launch->tickets = parts.take<unsigned>(tickets ? params.rows : 0);
-  launch->shape.zeroed_bytes = parts.bytes();
+  launch->tickets = parts.take<uint64_t>(tickets ? params.rows : 0);
+  launch->shape.ticket_bytes = parts.bytes();
   launch->chunks = parts.take<ChunkSum>(params.rows * chunks);
   launch->spread_sums = parts.take<float>(params.rows * params.affinity.rank * chunks);
   launch->shape.workspace_bytes = parts.bytes();

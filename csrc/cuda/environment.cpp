@@ -13,22 +13,21 @@ namespace rdk {
 namespace {
 
 std::mutex mutex;
-std::optional<bool> kept;
+std::optional<Environment> kept;
 
-bool read() {
-  const char* value = std::getenv("RDK_EARLY_LAUNCH");
-  const std::string early = value == nullptr ? "" : value;
-  if (early.empty() || early == "0") return false;
-  if (early == "1") return true;
-  throw std::invalid_argument("RDK_EARLY_LAUNCH is \"" + early +
-                              "\"; set it to 1 or 0, or unset it");
+bool is_set(const std::string& name) {
+  const char* found = std::getenv(name.c_str());
+  const std::string value = found == nullptr ? "" : found;
+  if (value.empty() || value == "0") return false;
+  if (value == "1") return true;
+  throw std::invalid_argument(name + " is \"" + value + "\"; set it to 1 or 0, or unset it");
 }
 
 }  // namespace
 
-bool early_launches() {
+Environment environment() {
   const std::lock_guard<std::mutex> lock(mutex);
-  if (!kept) kept = read();
+  if (!kept) kept = {is_set("RDK_EARLY_LAUNCH"), is_set("RDK_CLEAR_TICKETS")};
   return *kept;
 }
 

@@ -32,16 +32,17 @@ struct LaunchShape {
   int64_t threads;
   int64_t shared_bytes;  // dynamic
   int64_t workspace_bytes;
-  int64_t zeroed_bytes;  // of the workspace, from its start, zero before the launch
+  int64_t ticket_bytes;  // of the workspace, from its start: words that ticket.cuh makes tickets
   // Dynamic shared memory that the kernel must be allowed on its device before the first launch:
   // the most that any launch there may need, so that it never has to change. 0: nothing to allow.
   int64_t allowed_bytes;
   // Consecutive blocks that are a thread block cluster: they run at once and may wait for each
   // other. 0 or 1: none.
-  int64_t cluster;
+  int32_t cluster;
   // 1: the launch may begin while kernels before it in the stream still run, and its kernel waits
-  // for them. 0 behind a memset, which is no kernel.
-  int64_t early;
+  // for them.
+  int32_t early;
+  uint64_t stamp;  // of the tickets: bits that no other data has, above 16 zeros
 };
 
 }  // namespace rdk

@@ -19,20 +19,19 @@ struct Machine {
 // Blocks of a thread block cluster that every device with clusters takes: CUDA's portable size.
 constexpr int64_t kMostCluster = 8;
 
-// RDK_EARLY_LAUNCH, read at the first launch, because a launch has no time for it.
-bool early_launches();
+// RDK_EARLY_LAUNCH and RDK_CLEAR_TICKETS, read at the first launch, because a launch has no time
+// for it.
+struct Environment {
+  bool early_launches;
+  bool clear_tickets;  // first, so that a sanitizer does not see memory read that nobody wrote
+};
+Environment environment();
 void forget_environment();  // for tests and measurements: the next launch reads it anew
-
-// Once a launch has its workspace.
-inline bool may_be_early(const Machine& machine, const LaunchShape& shape) {
-  return machine.early && shape.zeroed_bytes == 0;
-}
 
 // Of every operator:
 //   plan         decides how work is cut into blocks and how much workspace that takes: fills
 //                everything but params, from them
-//   place        hands out the parts of the workspace; the caller clears its first zeroed_bytes.
-//                With a null pointer it only counts the bytes
+//   place        hands out the parts of the workspace; with a null pointer it only counts the bytes
 //   kernel_name  the kernel that is launched, as in "draft_kernel<float, Whole>": for those who
 //                compile and start it by name
 #define RDK_OPERATOR(name, Name, NAME)                     \

@@ -44,7 +44,6 @@ void place(void* workspace, OverlapLaunch* launch) {
   const int64_t draft_chunks =
       chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
   WorkspaceParts parts(workspace);
-  launch->shape.zeroed_bytes = 0;
   launch->target_chunks = parts.take<ChunkSum>(params.rows * chunks_of(params.target.size));
   launch->draft_chunks = parts.take<ChunkSum>(params.rows * draft_chunks);
   launch->spread_sums = parts.take<float>(params.rows * params.affinity.rank * draft_chunks);
@@ -133,7 +132,6 @@ void place(void* workspace, VerifyTreeLaunch* launch) {
   const int64_t steps = params.sequences.count * launch->slots;
   const int64_t draft_steps = params.mixed() && params.draft_rows.stats == nullptr ? steps : 0;
   WorkspaceParts parts(workspace);
-  launch->shape.zeroed_bytes = 0;
   launch->target_chunks = parts.take<ChunkSum>(steps * chunks);
   launch->draft_chunks = parts.take<ChunkSum>(draft_steps * draft_chunks);
   launch->spread_sums = parts.take<float>(draft_steps * params.affinity.rank * draft_chunks);

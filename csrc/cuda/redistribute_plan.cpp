@@ -71,7 +71,6 @@ void place(void* workspace, RedistributeLaunch* launch) {
   const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
   const int64_t rows = launch->shape.blocks * launch->group;
   WorkspaceParts parts(workspace);
-  launch->shape.zeroed_bytes = 0;
   launch->chunks = parts.take<ChunkSum>(rows * chunks);
   launch->spread_sums = parts.take<float>(rows * params.affinity.rank * chunks);
   launch->shape.workspace_bytes = parts.bytes();

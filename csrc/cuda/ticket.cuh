@@ -7,19 +7,31 @@
 
 namespace rdk {
 
-// Called by all threads of a block, once. Tickets start at zero. True in the last of `blocks`
-// blocks, where all stores that they made before by global_store are visible to global_load.
+// A ticket is a word of workspace that nobody has cleared: the stamp of its launch, and below that
+// how many blocks have taken it. By one thread of each block, well before its block takes it: what
+// is no ticket of this launch becomes one that nobody has taken. Who comes second finds it opened,
+// if not now then in the swap, which fails; the first word never comes back. So one attempt is
+// enough.
+__device__ __forceinline__ void open_ticket(uint64_t* ticket, uint64_t stamp) {
+  const uint64_t found = relaxed_load(ticket);
+  if ((found ^ stamp) >> 16 != 0) compare_and_swap(ticket, found, stamp);
+}
+
+// Called by all threads of a block, once. True in the last of `blocks` blocks, where all stores
+// that they made before by global_store are visible to global_load. It leaves no ticket, so that a
+// graph, which launches with the same stamp again, does not find one that was taken.
 //
 // One thread's ticket is enough for the stores of the whole block: the barrier orders them before
 // its release, which is cumulative, so a block that sees the ticket sees what came before it. It
 // acquires, too, and so keeps the loads of the last block, in all of its threads through the second
 // barrier, from moving before the ticket. That is one MEMBAR.ALL, where two fences around an atomic
 // are two MEMBAR.SC.
-__device__ __forceinline__ bool last_block(unsigned* ticket, int blocks) {
+__device__ __forceinline__ bool last_block(uint64_t* ticket, int blocks) {
   __shared__ bool last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    last = blocks == 1 || acquire_release_add(ticket, 1u) == static_cast<unsigned>(blocks - 1);
+    last = blocks == 1 || (acquire_release_add(ticket, 1) & 0xffff) == blocks - 1u;
+    if (blocks > 1 && last) relaxed_store(ticket, 0);
   }
   __syncthreads();
   return last;

@@ -178,6 +178,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyL
   const VerifyParams& params = launch.params;
   const unsigned splits = static_cast<unsigned>(launch.splits);
   if (warp_index() == 0) load_sequence(params, blockIdx.x / splits, &sequence);
+  if (splits > 1 && threadIdx.x == kThreads - 1) {
+    open_ticket(launch.tickets + blockIdx.x / splits, launch.shape.stamp);
+  }
   __syncthreads();
   const int target_chunks = chunks_in(params.affinity.target_size);
   const int draft_chunks =

@@ -31,7 +31,7 @@ struct VerifyLaunch {
   // Blocks that share a sequence, each a part of all its rows, of which the last one decides; or 1,
   // which reads a row, decides, and goes on until a rejection. Tokens are the same.
   int splits;
-  unsigned* tickets;  // [B], zero at the start; none where splits is 1
+  uint64_t* tickets;  // [B]; none where splits is 1
   // Sums are kept by sequence and step, not by row: offsets out of order can give a row to two
   // sequences, each with a temperature of its own.
   int slots;                // steps of a sequence that are kept at once

@@ -51,8 +51,8 @@ void place(void* workspace, VerifyLaunch* launch) {
   const int64_t steps = params.sequences.count * launch->slots;
   const int64_t draft_steps = params.draft_rows.stats == nullptr ? steps : 0;
   WorkspaceParts parts(workspace);
-  launch->tickets = parts.take<unsigned>(split ? params.sequences.count : 0);
-  launch->shape.zeroed_bytes = parts.bytes();
+  launch->tickets = parts.take<uint64_t>(split ? params.sequences.count : 0);
+  launch->shape.ticket_bytes = parts.bytes();
   launch->target_chunks = parts.take<ChunkSum>(steps * target_chunks);
   launch->draft_chunks = parts.take<ChunkSum>(draft_steps * draft_chunks);
   launch->spread_sums = parts.take<float>(draft_steps * params.affinity.rank * draft_chunks);

@@ -30,7 +30,7 @@ Machine CudaStarter::machine() const {
         {});
   const bool has_attributes = has_code_of_9_0();
   return {multiprocessors, shared_bytes, has_attributes ? kMostCluster : 1,
-          early_launches() && has_attributes};
+          environment().early_launches && has_attributes};
 }
 
 // Whether kernels are compiled for compute capability 9.0 or later, from which on launches have
@@ -44,9 +44,9 @@ bool CudaStarter::has_code_of_9_0() const {
   return compiled >= 90;
 }
 
-void CudaStarter::clear(const LaunchShape& shape, void* workspace) const {
-  if (shape.zeroed_bytes == 0) return;
-  check(cudaMemsetAsync(workspace, 0, shape.zeroed_bytes, stream_), shape);
+void CudaStarter::clear_tickets(const LaunchShape& shape, void* workspace) const {
+  if (shape.ticket_bytes == 0 || !environment().clear_tickets) return;
+  check(cudaMemsetAsync(workspace, 0, shape.ticket_bytes, stream_), shape);
 }
 
 void CudaStarter::check(cudaError_t status, const LaunchShape& shape) const {

@@ -17,13 +17,13 @@ class CudaStarter {
 
   template <typename Launch>
   void start(const Launch& launch, void* workspace) const {
-    clear(launch.shape, workspace);
+    clear_tickets(launch.shape, workspace);
     check(rdk::start(launch, stream_), launch.shape);
   }
 
  private:
   bool has_code_of_9_0() const;
-  void clear(const LaunchShape& shape, void* workspace) const;
+  void clear_tickets(const LaunchShape& shape, void* workspace) const;
   void check(cudaError_t status, const LaunchShape& shape) const;
 
   const char* operator_name_;

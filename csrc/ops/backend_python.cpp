@@ -86,16 +86,14 @@ Machine PythonStarter::machine() const {
 }
 
 void PythonStarter::start(const char* kernel, const LaunchShape& shape, const void* launch,
-                          size_t launch_bytes, void* workspace) const {
+                          size_t launch_bytes) const {
   const Gil gil;
   const Reference result(PyObject_CallMethod(
-      installed, "start", "sLLLLKKKLi", kernel, static_cast<long long>(shape.blocks),
+      installed, "start", "sLLLLKKi", kernel, static_cast<long long>(shape.blocks),
       static_cast<long long>(shape.threads), static_cast<long long>(shape.shared_bytes),
       static_cast<long long>(shape.allowed_bytes),
       static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(launch)),
-      static_cast<unsigned long long>(launch_bytes),
-      static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(workspace)),
-      static_cast<long long>(shape.zeroed_bytes), device_));
+      static_cast<unsigned long long>(launch_bytes), device_));
   if (result.get() == nullptr) rethrow(operator_name_);
 }
 

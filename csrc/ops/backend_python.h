@@ -18,13 +18,13 @@ class PythonStarter {
   Machine machine() const;
 
   template <typename Launch>
-  void start(const Launch& launch, void* workspace) const {
-    start(kernel_name(launch), launch.shape, &launch, sizeof(Launch), workspace);
+  void start(const Launch& launch, void*) const {
+    start(kernel_name(launch), launch.shape, &launch, sizeof(Launch));
   }
 
  private:
-  void start(const char* kernel, const LaunchShape& shape, const void* launch, size_t launch_bytes,
-             void* workspace) const;
+  void start(const char* kernel, const LaunchShape& shape, const void* launch,
+             size_t launch_bytes) const;
 
   const char* operator_name_;
   int32_t device_;
@@ -33,11 +33,10 @@ class PythonStarter {
 // For the Python module: set_starter(starter), or None to remove it; and whether one is installed.
 // A starter has
 //   machine(device) -> (multiprocessors, bytes of shared memory that a block may have at most)
-//   start(kernel, blocks, threads, shared_bytes, allowed_bytes, launch, launch_bytes, workspace,
-//         zeroed_bytes, device)
+//   start(kernel, blocks, threads, shared_bytes, allowed_bytes, launch, launch_bytes, device)
 // If allowed_bytes is not 0, the kernel must first be allowed so much dynamic shared memory. launch
-// is the address of the kernel's argument, which it takes by value. The first zeroed_bytes at the
-// address workspace are cleared before it starts, on the device's current stream.
+// is the address of the kernel's argument, which it takes by value. It starts on the device's
+// current stream.
 PyObject* set_starter(PyObject* module, PyObject* starter);
 PyObject* has_starter(PyObject* module, PyObject* nothing);
 

@@ -6,17 +6,30 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <atomic>
 #include <cstdint>
+#include <random>
 #include <vector>
 
+#include "../common/philox.h"
 #include "../cuda/plan.h"
 
 namespace rdk::ops {
 
 using torch::stable::Tensor;
 
-// A Starter has machine(), and start(launch, workspace), which clears the first zeroed_bytes of the
-// workspace and then starts the kernel.
+// LaunchShape::stamp, never 0: words of a Philox stream whose key is this process's own.
+inline uint64_t next_stamp() {
+  static const int64_t key =
+      static_cast<int64_t>(uint64_t{std::random_device{}()} << 32 | std::random_device{}());
+  static std::atomic<int64_t> count{0};
+  for (;;) {
+    const uint64_t stamp = static_cast<uint64_t>(step_key(key, count++, 0)) & ~uint64_t{0xffff};
+    if (stamp != 0) return stamp;
+  }
+}
+
+// A Starter has machine(), and start(launch, workspace).
 template <typename Launch, typename Starter>
 void launch_on(Starter& starter, const typename Launch::Params& params, const Tensor& on) {
   Launch launch{};
@@ -29,7 +42,8 @@ void launch_on(Starter& starter, const typename Launch::Params& params, const Te
   const Tensor workspace = torch::stable::new_empty(
       on, std::vector<int64_t>{launch.shape.workspace_bytes}, torch::headeronly::ScalarType::Byte);
   place(workspace.mutable_data_ptr(), &launch);
-  launch.shape.early = may_be_early(machine, launch.shape);
+  launch.shape.early = machine.early;
+  launch.shape.stamp = next_stamp();
   starter.start(launch, workspace.mutable_data_ptr());
 }
 

@@ -96,6 +96,7 @@ unsigned lane();
 void introduce(const void* kernel, const char* name, int64_t static_shared_bytes);
 void* dynamic_shared();
 
+void pause();  // other blocks may take a turn
 void fence();
 void access(const void* address, bool stores, Site site);  // before a load or a store
 void store(void* address, const void* value, size_t size);

@@ -290,6 +290,7 @@ void async_wait(unsigned groups_under_way) { scheduler->async_copies().wait(grou
 
 void wait_for_earlier_kernels() { scheduler->wait_for_earlier_kernels(); }
 
+void pause() { scheduler->pause(); }
 void fence() { global_memory.fence(scheduler->now()); }
 
 void access(const void* address, bool stores, Site site) {

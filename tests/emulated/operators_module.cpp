@@ -4,9 +4,12 @@
 
 #include "ops/backend_python.h"  // Python.h comes first
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cuda/start.h"
 #include "emulation_binding.h"
@@ -27,15 +30,38 @@ void check(cudaError_t status) {
   if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
 }
 
-// Workspace is full of what the last use of its memory left there, NaN at worst.
+// A ticket that has been taken would be found by a graph's next replay.
+void require_no_ticket(const LaunchShape& shape, const void* workspace) {
+  const auto* words = static_cast<const uint64_t*>(workspace);
+  for (int64_t i = 0; i < shape.ticket_bytes / 8; ++i) {
+    const uint64_t count = words[i] ^ shape.stamp;
+    if (0 < count && count <= 0xffff) throw std::runtime_error("a ticket is left in the workspace");
+  }
+}
+
+// A launch finds in its workspace what the last use of that memory left there: NaN at worst, zeros,
+// or, below 0, what the last launch did.
+int filled_with = 0xff;
+std::vector<unsigned char> kept;
+std::function<void()> replay;  // the last launch again, as a graph does it
+
 struct EmulatorStarter {
   Machine machine() const { return rdk::ops::machine; }
 
   template <typename Launch>
-  void start(const Launch& launch, void* workspace) const {
-    std::memset(workspace, 0xff, launch.shape.workspace_bytes);
-    std::memset(workspace, 0, launch.shape.zeroed_bytes);
-    check(rdk::start(launch, nullptr));
+  void start(Launch launch, void* workspace) const {
+    const int64_t bytes = launch.shape.workspace_bytes;
+    if (filled_with < 0) {
+      kept.resize(std::max<size_t>(kept.size(), bytes), 0xff);
+      place(workspace = kept.data(), &launch);
+    } else {
+      std::memset(workspace, filled_with, bytes);
+    }
+    replay = [launch, workspace] {
+      check(rdk::start(launch, nullptr));
+      require_no_ticket(launch.shape, workspace);
+    };
+    replay();
   }
 };
 
@@ -58,7 +84,9 @@ void start_bytes(const std::string& kernel, int64_t blocks, int64_t threads, int
   Launch launch;
   std::memcpy(&launch, bytes.data(), bytes.size());
   if (kernel != kernel_name(launch)) throw std::runtime_error("another kernel than " + kernel);
-  launch.shape = {blocks, threads, shared_bytes, 0, 0, launch.shape.allowed_bytes, 1, 0};
+  launch.shape.blocks = blocks;
+  launch.shape.threads = threads;
+  launch.shape.shared_bytes = shared_bytes;
   check(rdk::start(launch, nullptr));
 }
 
@@ -93,6 +121,9 @@ PYBIND11_MODULE(rdk_emulated, module) {
       },
       pybind11::arg("multiprocessors") = 4, pybind11::arg("shared_bytes") = 227 * 1024,
       pybind11::arg("cluster") = 1);
+  module.def("fill_workspace", [](int byte) { filled_with = byte; });
+  module.def("replay", [] { replay(); });
+  module.def("next_stamp", next_stamp);
   // By a callable of "set" or "launch", the kernel and bytes; None ends it.
   module.def("watch_shared_memory", [](const pybind11::object& callable) {
     if (callable.is_none()) return emulation::watch_shared_memory(nullptr);

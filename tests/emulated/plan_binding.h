@@ -24,7 +24,7 @@ pybind11::dict planned(const MachineFacts& machine, Launch* launch) {
                         arg("threads") = launch->shape.threads,
                         arg("shared_bytes") = launch->shape.shared_bytes,
                         arg("workspace_bytes") = launch->shape.workspace_bytes,
-                        arg("zeroed_bytes") = launch->shape.zeroed_bytes,
+                        arg("ticket_bytes") = launch->shape.ticket_bytes,
                         arg("cluster") = std::max<int64_t>(1, launch->shape.cluster),
                         arg("allowed_bytes") = launch->shape.allowed_bytes);
 }

@@ -118,11 +118,17 @@ void Scheduler::wait() {
   if (unwinding_) throw Unwinding();
 }
 
-// At a barrier that all threads have reached, to other blocks.
+// At a barrier that all threads have reached, or where one pauses, to other blocks.
 void Scheduler::give_way() {
   paused_ = true;
   switch_to(nullptr);
   if (unwinding_) throw Unwinding();
+}
+
+void Scheduler::pause() {
+  if (!gives_way_ || random_->coin()) return;
+  ready_.push(current_->number);
+  give_way();
 }
 
 void Scheduler::finish() {

@@ -41,6 +41,8 @@ class Scheduler {
   uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
                            Site site);
 
+  void pause();
+
   // By the running thread: refused where nothing orders it and what another lane of its warp did.
   void access(const void* address, bool stores, Site site);
 

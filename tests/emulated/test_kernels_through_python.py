@@ -58,7 +58,6 @@ class EmulatedCuda:
         self.facts = dict(zip((16, 97), machine, strict=True))
         self.functions = ["no function has the handle 0"]
         self.launched: list[tuple[str, int, int, int]] = []  # name, blocks, threads, shared bytes
-        self.cleared: list[int] = []  # bytes
         self.driver = Driver(machine[1])
         self.device = 99
 
@@ -80,12 +79,6 @@ class EmulatedCuda:
     def funcSetAttribute(self, f: int, attribute: int, value: int) -> None:  # noqa: N802
         assert attribute == self.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self.driver.set_attribute(self.functions[f], value)
-
-    def memsetAsync(self, ptr: int, value: int, size: int, stream: int) -> None:  # noqa: N802
-        assert stream == STREAM
-        assert set(ctypes.string_at(ptr, size)) == {0xFF}  # as torch leaves it, see `emulated`
-        self.cleared.append(size)
-        ctypes.memset(ptr, value, size)
 
     def launchKernel(  # noqa: N802
         self,
@@ -159,7 +152,7 @@ def any_call() -> Tensor:
 def test_the_same_bits_as_kernels_that_the_module_starts(
     emulated: ModuleType, through_python: Installed, workload: str
 ) -> None:
-    """On a machine that splits whatever can be split, with tickets to be cleared."""
+    """On a machine that splits whatever can be split, with tickets."""
     machine = MACHINES["small-batches"]
     emulated.set_machine(*machine)
     expected = WORKLOADS[workload]()
@@ -178,13 +171,11 @@ def test_what_the_machine_has_decides_the_launch(through_python: Installed) -> N
     one = through_python((1, 227 * 1024))
     draft(batch())
     assert one.launched == [("draft_kernel<float, Whole>", rows, 256, 8 * RING_BYTES)]
-    assert one.cleared == []
     many = through_python((132, 227 * 1024))
     draft(batch())
     ((_, blocks, threads, shared_bytes),) = many.launched
     assert blocks > rows
     assert (threads, shared_bytes) == (64, 2 * RING_BYTES)
-    assert many.cleared == [-(-rows * 4 // 16) * 16]
 
 
 def test_shared_memory_is_asked_for_once_whatever_calls_need(through_python: Installed) -> None:

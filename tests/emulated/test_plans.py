@@ -173,7 +173,7 @@ def test_blocks_fill_the_gpu_evenly(plans: ModuleType, architecture: str) -> Non
 def test_few_drafted_rows_have_clusters_of_blocks_where_there_are_any(
     plans: ModuleType, architecture: str
 ) -> None:
-    """They need no cleared tickets. Of a very long row, more blocks than those read parts."""
+    """They need no tickets. Of a very long row, more blocks than those read parts."""
     gpu = GPUS[architecture]
     for size, rows in itertools.product((2_000, 32_000, 128_256), (1, 8, 33, 64, 100)):
         plan = plans.plan_draft(gpu.machine, rows, size)
@@ -181,11 +181,11 @@ def test_few_drafted_rows_have_clusters_of_blocks_where_there_are_any(
         assert plan["splits"] > 1 or size == 2_000 or rows >= gpu.multiprocessors
         assert plan["cluster"] == (plan["splits"] if gpu.cluster > 1 else 1)
         assert plan["cluster"] in (1, 2, 4, 8)
-        assert (plan["zeroed_bytes"] > 0) == (plan["cluster"] < plan["splits"])
+        assert (plan["ticket_bytes"] > 0) == (plan["cluster"] < plan["splits"])
     for rows in (1, gpu.multiprocessors):
         plan = plans.plan_draft(gpu.machine, rows, 262_144)
         assert plan["cluster"] == 1
-        assert (plan["zeroed_bytes"] > 0) == (rows == 1)
+        assert (plan["ticket_bytes"] > 0) == (rows == 1)
 
 
 @pytest.mark.parametrize("architecture", GPUS)
@@ -198,7 +198,7 @@ def test_few_trees_of_fixed_nodes_have_a_cluster_each_where_there_are_any(
     for count in range(1, gpu.multiprocessors + 2):
         plan = plans.plan_verify_tree(gpu.machine, count, 128_256)
         assert plan["blocks"] == count * plan["cluster"]
-        assert plan["zeroed_bytes"] == 0
+        assert plan["ticket_bytes"] == 0
         assert_one_wave(architecture, plan)
         clusters.append(plan["cluster"])
         for other in ({"drawn": True}, {"by_block": True}):

@@ -235,11 +235,9 @@ class Starter:
         allowed_bytes: int,
         launch: int,
         launch_bytes: int,
-        workspace: int,
-        zeroed_bytes: int,
         device: int,
     ) -> None:
-        """Clears the workspace's beginning and starts the kernel, both on the current stream.
+        """Starts the kernel on the current stream.
 
         Args:
             allowed_bytes: of dynamic shared memory, which the kernel needs leave for before its
@@ -251,16 +249,13 @@ class Starter:
         function = self._functions.get((kernel, device)) or self._load(
             kernel, device, allowed_bytes
         )
-        stream = self._stream(device)
-        if zeroed_bytes > 0:
-            self._runtime.memsetAsync(workspace, 0, zeroed_bytes, stream)
         arguments = ctypes.c_void_p(launch)
         self._driver.launchKernel(
             function,
             *(blocks, 1, 1),
             *(threads, 1, 1),
             shared_bytes,
-            stream,
+            self._stream(device),
             ctypes.addressof(arguments),
             0,
         )
