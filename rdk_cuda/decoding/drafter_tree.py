@@ -25,6 +25,7 @@ from .proposers import DrafterChain
 from .trees import branch
 
 FIXED_FROM = 0.1  # the least q of a fixed token above temperature 0
+_ABOVE_0 = float(np.nextafter(np.float32(0), np.float32(1)))
 ACCEPTANCE = 0.7  # of a drawn token, for its value; trees change little between 0.6 and 0.8
 
 
@@ -162,6 +163,7 @@ class DrafterTree(DrafterChain):
         )
         self.nodes, self.width, self.fixed_from = nodes, width, fixed_from
         self._top_tokens, self._shares = _likeliest_tokens(affinity)
+        self._branches: dict[torch.Size, Tensor] = {}  # of a level, by its shape
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
         """As `Proposer.propose`."""
@@ -173,11 +175,14 @@ class DrafterTree(DrafterChain):
         scale = temperature.masked_fill(temperature == 0, 1.0)[:, None, None]
         heat = temperature.tolist()
         greedy = np.array(heat)[:, None, None] == 0
+        least = np.where(greedy, _ABOVE_0, max(self.fixed_from, _ABOVE_0)).astype(np.float32)
+        least = least.repeat(self.width, 2)
+        least[:, :, -1:][~greedy] = np.inf  # whose place the drawn child has
         draws = any(own > 0 for own in heat)
         while any(tree.frontier for tree in trees):
             output = self._read(sequences, trees)
             dynamic = self._dynamic_of_rows(sequences, partial(_paths, trees), output)
-            tokens, q, rows = self._fixed(output.logits, dynamic, scale, greedy)
+            tokens, q, rows = self._fixed(output.logits, dynamic, scale, least, greedy)
             drafts = list[list[int]]()
             first_row = sum(each.tokens.shape[1] for each in levels)
             if draws:
@@ -210,9 +215,19 @@ class DrafterTree(DrafterChain):
             return self.drafter.feed_tree(tokens, keep, parents)
 
     def _fixed(
-        self, logits: Tensor, dynamic: dict[str, Any], scale: Tensor, greedy: NDArray[np.bool_]
+        self,
+        logits: Tensor,
+        dynamic: dict[str, Any],
+        scale: Tensor,
+        least: NDArray[np.float32],
+        greedy: NDArray[np.bool_],
     ) -> tuple[list[list[list[int]]], list[list[list[float]]], dict[str, Any]]:
         """The fixed children of each row `[B, n, V_d]`, chosen on the host.
+
+        Args:
+            logits, dynamic: the rows.
+            scale: `[B, 1, 1]`, their temperature, 1 in place of 0.
+            least: `[B, 1, w]`, the least q of the likeliest children. greedy: `[B, 1, 1]`.
 
         Returns:
             `[B, n, w]` tokens, their q, 0 for one that is not a child, and the rows without them.
@@ -227,7 +242,7 @@ class DrafterTree(DrafterChain):
             z[:, :, : len(bias)] += bias
         best = z.softmax(2).topk(min(self.width, z.shape[2]))
         q, columns = best.values.cpu().numpy(), best.indices.cpu().numpy()
-        own = columns.clip(max=size - 1)
+        own = columns.clip(max=size - 1) if dynamic else columns
         tokens, shares = self._top_tokens[own], self._shares[own]
         if dynamic:
             behind = columns >= size
@@ -235,10 +250,9 @@ class DrafterTree(DrafterChain):
             tokens[behind] = offered.cpu().numpy()[b, j, columns[behind] - size]
             shares[behind] = 1
         q = q * shares
-        fixed = (q > 0) & (greedy | (q >= self.fixed_from))
-        fixed[:, :, -1] &= greedy[:, :, 0]  # whose place the drawn child has
-        # A column that may well give another token stays.
-        b, j, place = np.nonzero(fixed & ~greedy & (shares > 0.5))
+        fixed = q >= least[:, :, -q.shape[2] :]
+        # A column that may well give another token stays, and nothing is drawn at temperature 0.
+        b, j, place = np.nonzero(fixed & (shares > 0.5) & ~greedy)
         row, column = b * logits.shape[1] + j, columns[b, j, place]
         less = column < size
         rows["draft_logits"] = _filled(logits, row[less], column[less], -torch.inf)
@@ -249,12 +263,12 @@ class DrafterTree(DrafterChain):
 
     def _draw(self, rows: dict[str, Any], link: dict[str, Any], level: int) -> Draft:
         """A child from each row, `[B, n]`."""
-        batch, count = rows["draft_logits"].shape[:2]
-        branches = None
-        if count > 1:
-            device = rows["draft_logits"].device
-            branches = torch.arange(count, dtype=torch.int32, device=device).repeat(batch, 1)
-        with Range("draft", batch * count):
+        shape, device = rows["draft_logits"].shape[:2], rows["draft_logits"].device
+        branches = self._branches.get(shape)
+        if branches is None:
+            branches = torch.arange(shape[1], dtype=torch.int32, device=device)
+            branches = self._branches[shape] = branches.expand(shape).contiguous()
+        with Range("draft", shape.numel()):
             return functional.draft(
                 affinity=self.affinity, **rows, **link, ahead=level, branches=branches
             )

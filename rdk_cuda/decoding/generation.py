@@ -7,6 +7,7 @@ import operator
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -165,11 +166,13 @@ class Continuation:
         Returns:
             How many tokens were appended.
         """
-        del self.context[self.length :]
-        decided = decided[: self.room]  # a tree may be deeper than there is room for
+        context, room = self.context, self.room
+        del context[self.length :]
+        if len(decided) > room:  # a tree may be deeper than there is room for
+            decided = decided[:room]
         ends = stop is not None or (self.eos and any(map(self.eos.__contains__, decided)))
         if decided and not ends and min(decided) >= 0:  # at once, as nearly always
-            self.context += decided
+            context += decided
             self.length += len(decided)
             return len(decided)
         for count, token in enumerate(decided, start=1):
@@ -178,7 +181,7 @@ class Continuation:
                     f"SpeculativeDecoder.generate: the target's logits after {self.length} tokens "
                     "of a sequence are no distribution: NaN or +inf among them, or none finite"
                 )
-            self.context.append(token)
+            context.append(token)
             self.length += 1
             self.ended = token in self.eos or (stop is not None and bool(stop(self.context)))
             if self.ended:
@@ -243,9 +246,17 @@ class Batch:
 
 def kinds_of(tokens: Sequence[int], end: Kind | None, pruned: Collection[int]) -> tuple[Kind, ...]:
     """How tokens were decided: drafted and accepted, but for the last one, if it has an end."""
-    kinds: list[Kind] = ["accepted"] * len(tokens)
+    kinds = _accepted(len(tokens), end)
     if pruned:
-        kinds = ["out_of_vocabulary" if token in pruned else "accepted" for token in tokens]
+        drafts = tokens if end is None else tokens[:-1]
+        own: list[Kind] = ["out_of_vocabulary" if t in pruned else "accepted" for t in drafts]
+        return *own, *kinds[len(own) :]
+    return kinds
+
+
+@lru_cache(256)
+def _accepted(count: int, end: Kind | None) -> tuple[Kind, ...]:
+    kinds: list[Kind] = ["accepted"] * count
     return tuple(kinds if end is None else [*kinds[:-1], end])
 
 

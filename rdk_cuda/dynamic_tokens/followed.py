@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -130,6 +131,9 @@ class _Row(NamedTuple):
         return array("i", left).tobytes()
 
 
+_TABLES: WeakKeyDictionary[Any, dict[bytes | None, Callable[[int], _Row]]] = WeakKeyDictionary()
+"""What names a table's tokens, by the limit: all that follow the table, in every call, share it."""
+
 _Rows = Callable[[Sequence[list[int]], Sequence[int], Sequence[Sequence[int]]], list[_Row]]
 
 
@@ -143,6 +147,13 @@ def _rows(source: Any, batch: int, limit: bytes | None) -> _Rows:
     """Make the function that names a source's tokens; those outside of a limit are left out."""
     if isinstance(source, RecentTokens):
         return _RecentRows(source, batch, limit)
+    tables = _TABLES.setdefault(source, {})
+    row = tables.get(limit) or tables.setdefault(limit, _successors(source, limit))
+    return lambda contexts, kept, new: [row(each[-1] if each else -1) for each in contexts]
+
+
+def _successors(source: SuccessorTable, limit: bytes | None) -> Callable[[int], _Row]:
+    """Make the function that names a token's successors, of a copy of the table on the host."""
     offsets, tokens = source.offsets.cpu().numpy(), source.tokens.cpu().numpy()
     if limit is not None:
         named = np.zeros(max(len(limit), len(offsets)), bool)
@@ -156,7 +167,7 @@ def _rows(source: Any, batch: int, limit: bytes | None) -> _Rows:
         own = tokens[offsets[last] : offsets[last + 1]] if known else tokens[:0]
         return _Row(own.tobytes(), frozenset(own.tolist()))
 
-    return lambda contexts, kept, new: [row(each[-1] if each else -1) for each in contexts]
+    return row
 
 
 _Lately: TypeAlias = tuple[int, dict[int, int], _Row]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import _ops as operators
+from .._ops.contract import LIMITS
 from .._ops.inputs import Numbers, row_limits, seeds_and_positions, temperatures
 from ..affinity import Affinity
 from .rows import StepRows
@@ -21,6 +22,7 @@ from .step import LOGPROBS, METHODS, Draft, Verified
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
+_LIMITS = frozenset(LIMITS)
 _REFUSED = AttributeError, RuntimeError, TypeError  # by an operator, or by what is none of ours
 
 
@@ -54,32 +56,25 @@ def draft_at_once(
     rows: Any = None,
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
-    top_k: Any = None,
-    top_p: Any = None,
-    min_p: Any = None,
     **others: Any,
 ) -> Draft | None:
     """As `draft` with rows, if all that it is given is as the operator takes it; or None."""
-    dynamic, place = (dynamic_tokens, dynamic_logits), 0
-    link: tuple[Any, ...] = temperature, seeds, positions
-    limits: tuple[Any, ...] = top_k, top_p, min_p
-    if others:
-        return None
+    place, link = 0, (temperature, seeds, positions)
     try:
         if after is not None:
-            given = not temperature is seeds is positions is rows is top_k is top_p is min_p is None
-            rows = after.rows
-            if given or rows is None or rows.step is not after.__dict__["step"]:
+            if others or not temperature is seeds is positions is rows is None:
                 return None
-            place, link, limits = after.offset + after.tokens.shape[1], rows.link, after.limits
-            if rows.drafted != place:
+            place, rows = after.offset + after.tokens.shape[1], after.rows
+            if rows is None or rows.step is not after.__dict__["step"] or rows.drafted != place:
                 return None
-        elif (
-            rows is None
-            or draft_logits.shape[0] != rows.slots
-            or not (isinstance(temperature, Tensor) and isinstance(seeds, Tensor))
-        ):
-            return None
+            link, limits = rows.link, after.limits
+        else:
+            if rows is None or draft_logits.shape[0] != rows.slots or others.keys() - _LIMITS:
+                return None
+            if not (isinstance(temperature, Tensor) and isinstance(seeds, Tensor)):
+                return None
+            limits = tuple(map(others.get, LIMITS))
+        dynamic = dynamic_tokens, dynamic_logits
         return _drafted(draft_logits, affinity, rows, place, link, limits, *dynamic)
     except _REFUSED:
         return None
@@ -95,6 +90,7 @@ def draft_into_rows(
 ) -> Draft:
     """Draft the next place of a step that is kept in rows, of arguments of any form."""
     link: tuple[Tensor, ...]
+    truncation: tuple[Tensor | None, ...]
     batch, width = logits.shape[0], 0 if dynamic[0] is None else dynamic[0].shape[-1]
     if width == 0:
         dynamic = None, None
@@ -102,10 +98,10 @@ def draft_into_rows(
         name, device, place = "rdk_cuda.draft", logits.device, 0
         if not isinstance(rows, StepRows):
             raise TypeError(f"{name}: rows is a {type(rows).__name__}; needs StepRows")
-        scale, seeds, positions, generator, *limits = given
+        scale, seeds, positions, generator, top_k, top_p, min_p = given
         scale = temperatures(name, 1.0 if scale is None else scale, (batch,), device)
         link = (scale, *seeds_and_positions(name, seeds, positions, generator, batch, device))
-        truncation = _row_limits(name, limits, batch, device)
+        truncation = row_limits(name, top_k, top_p, min_p, (batch,), device)
         rows.drafted = 0
     else:
         check_continues(after, batch, (*given, rows))
@@ -143,14 +139,6 @@ def _drafted(
     return Draft.of_rows(rows, place, rows.place_tokens[place])
 
 
-def _row_limits(
-    function: str, limits: Sequence[Any], batch: int, device: torch.device
-) -> tuple[Tensor | None, ...]:
-    """Top-k, top-p and min-p, `[B]` each."""
-    top_k, top_p, min_p = limits
-    return row_limits(function, top_k, top_p, min_p, (batch,), device)
-
-
 def check_continues(after: Draft, batch: int, given: Sequence[object]) -> None:
     """Refuse what belongs to the first draft of a step, and another batch."""
     if any(value is not None for value in given):
@@ -172,24 +160,21 @@ def verify_rows(
     affinity: Affinity,
     temperature: Numbers = 1.0,
     *,
-    top_k: Any = None,
-    top_p: Any = None,
-    min_p: Any = None,
     allowed: Tensor | None = None,
     logprobs: Any = None,
     method: Any = "token",
-    draft_rows: Tensor | None = None,
+    **others: Any,
 ) -> Verified | None:
     """Verify drafts that lie in rows; None where something else is given, for the other way."""
     drafts = (draft,) if isinstance(draft, Draft) else draft
     last = drafts[-1] if isinstance(drafts, list | tuple) and drafts else None
-    if not isinstance(last, Draft) or last.rows is None or draft_rows is not None:
+    if not isinstance(last, Draft) or last.rows is None or others.keys() - _LIMITS:
         return None
     rows, length = last.rows, last.offset + last.tokens.shape[1]
     if rows.step is not last.__dict__["step"]:
         return None
     name, device = "rdk_cuda.verify", rows.logits.device
-    limits: tuple[Any, ...] = top_k, top_p, min_p
+    limits: tuple[Any, ...] = (None,) * 3
     try:
         if len(drafts) == length and rows.hold(drafts):
             tokens = rows.tokens if length == rows.places else rows.tokens[:, :length]
@@ -200,8 +185,9 @@ def verify_rows(
         asked = LOGPROBS.get(logprobs), METHODS.get(method)
         if not isinstance(temperature, Tensor):
             temperature = temperatures(name, temperature, (rows.slots,), device)
-        if not top_k is top_p is min_p is None:
-            limits = _row_limits(name, limits, rows.slots, device)
+        if others:
+            given: dict[str, Any] = {limit: others.get(limit) for limit in LIMITS}
+            limits = row_limits(name, **given, shape=(rows.slots,), device=device)
         return Verified(
             *operators.verify_step(
                 target_logits,

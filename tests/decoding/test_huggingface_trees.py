@@ -241,7 +241,7 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("kind", "most"), [(DrafterChain, 20), (DrafterTree, 36)])
+@pytest.mark.parametrize(("kind", "most"), [(DrafterChain, 18), (DrafterTree, 30)])
 def test_a_place_of_a_chain_and_a_level_of_a_tree_call_few_operators(kind: Any, most: int) -> None:
     """Beside the drafter's pass, masks and positions included: a count, which no load changes."""
     model, places = tiny("llama"), 4

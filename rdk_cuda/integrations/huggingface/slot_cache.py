@@ -87,15 +87,16 @@ class SlotCache:
             or one for each kind of layer, as the library names them; None without attention.
         """
         own, lengths = real.numpy(), np.array(self.lengths, np.int64)
-        seen = None
+        counts, seen = own.sum(1), None
         if parents is not None:
             places, seen = self._grow(own, parents)
         else:
             # A padding column is seen by nobody; its position only has to be a legal one.
-            places = (lengths[:, None] + own.cumsum(1) - 1).clip(0)
+            so_far = own.cumsum(1) if own.shape[1] > 1 else counts[:, None]
+            places = (lengths[:, None] + so_far - 1).clip(0)
         self._alive = np.concatenate([self._alive, own], 1)
         self._places = np.concatenate([self._places, places], 1)
-        self.lengths = (lengths + own.sum(1)).tolist()
+        self.lengths = (lengths + counts).tolist()
         positions = torch.from_numpy(places)
         return positions.to(self.device), self._masks(real, positions, seen)
 
@@ -249,8 +250,8 @@ def lay_out(
         real[-1] += [False] * more
     size = len(tokens), width  # also of no sequences
     return (
-        torch.tensor(ids, dtype=torch.int64, device="cpu").view(size),
-        torch.tensor(real, dtype=torch.bool, device="cpu").view(size),
+        torch.from_numpy(np.array(ids, np.int64).reshape(size)),
+        torch.from_numpy(np.array(real, bool).reshape(size)),
     )
 
 
