@@ -92,5 +92,6 @@ def near(model: Any, noise: float) -> Any:
     other = copy.deepcopy(model)
     with torch.no_grad():
         for weight in other.parameters():
-            weight.add_(noise * weight.std() * torch.randn_like(weight))
+            spread = weight.std() if weight.numel() > 1 else 0.0
+            weight.add_(noise * spread * torch.randn_like(weight))
     return other

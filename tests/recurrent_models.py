@@ -1,4 +1,4 @@
-"""Tiny models with random weights that keep recurrent or convolution states, by model type."""
+"""Tiny models with random weights that keep states, or choose by an indexer, by model type."""
 
 from __future__ import annotations
 
@@ -108,18 +108,46 @@ TYPES: dict[str, dict[str, Any]] = {
     "zaya": {"num_hidden_layers": 2, "head_dim": 8, "num_experts": 4}
     | {"moe_intermediate_size": 16, "router_hidden_size": 16},
 }
+# Layers that see what an indexer chooses, of so many heads that few scores are equal.
+INDEXED: dict[str, Any] = {
+    **{
+        name: own
+        for name, own in LATENT.items()
+        if name not in ("layer_types", "num_local_experts")
+    },
+    **{"q_lora_rank": 16, "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1},
+    **{"n_group": 1, "topk_group": 1, "num_hidden_layers": 2},
+    "pad_token_id": None,  # whose embedding would be zero, and its scores equal
+    **{"index_topk": 8, "index_head_dim": 16, "index_n_heads": 16},
+}
+INDEXERS: dict[str, dict[str, Any]] = {
+    "deepseek_v32": INDEXED,
+    "glm_moe_dsa": INDEXED,
+    "axk2": INDEXED | {"gated_norm_rank": 8},
+    "hy_v4": INDEXED | {"hc_mult": 2},
+    "dots3_note_text": INDEXED | {"sliding_window": 6, "shared_experts_intermediate_size": 16},
+    "qwen4_exp_text": DELTA
+    | SHARED
+    | {"head_dim": 16, "layer_types": ["linear_attention", "indexed_attention"] * 2}
+    | {"hc_count": 2, "hc_lowrank": 8, "indexer_n_heads": 16, "indexer_kv_heads": 1}
+    | {"indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 4},
+}
 STEPWISE = {"mamba", "falcon_mamba", "jamba"}
 READ_AGAIN = STEPWISE | {"zaya"}  # by whole mixers: their states are not of a kernel that is known
 # One for each way to keep a state: the others differ in what is around it.
-FEW = ("qwen3_5_text", "nemotron_h", "falcon_h1", "jamba", "lfm3")
-EACH = [pytest.param(name, marks=[] if name in FEW else pytest.mark.ci) for name in TYPES]
+FEW = ("qwen3_5_text", "nemotron_h", "falcon_h1", "jamba", "lfm3", "qwen4_exp_text")
+EACH = [
+    pytest.param(name, marks=[] if name in FEW else pytest.mark.ci) for name in TYPES | INDEXERS
+]
 
 
 def recurrent(name: str, seed: int = 0, kind: str = "AutoModelForCausalLM", **changes: Any) -> Any:
     """Of this model type, its weights large enough to matter; skipped where a release lacks it."""
     if name not in transformers.CONFIG_MAPPING:
         pytest.skip(f"Transformers {transformers.__version__} has no {name}")
-    arguments = changes if "text_config" in changes else SMALL | TYPES.get(name, {}) | changes
+    arguments = (
+        changes if "text_config" in changes else SMALL | (TYPES | INDEXERS).get(name, {}) | changes
+    )
     config = transformers.AutoConfig.for_model(name, **arguments)
     torch.manual_seed(seed)
     model = getattr(transformers, kind).from_config(config, attn_implementation="eager")

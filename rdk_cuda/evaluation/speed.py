@@ -6,6 +6,7 @@ of a step have the same acceptance rate: the rates are those of consecutive posi
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
 import time
@@ -240,18 +241,23 @@ def measure_model_times(
 
 
 def cached_pass(model: Any, context: Tensor) -> Callable[[int], None]:
-    """The model's pass over a number of further tokens; its cache is as before afterwards."""
+    """The model's pass over a number of further tokens, from the same cache each time.
+
+    Keys and values are only ever replaced, so a shallow copy keeps them. States are written over,
+    which changes no times.
+    """
     from transformers import DynamicCache
 
-    from ..integrations.huggingface.library import cache_argument, snapshot
+    from ..integrations.huggingface.library import cache_argument
 
     context = context.to(model.device).view(1, -1)
     name, cache = cache_argument(model), DynamicCache(config=model.config)
     model(input_ids=context, use_cache=True, **{name: cache})
 
     def run(tokens: int) -> None:
-        ids = context[:, -1:].expand(-1, tokens)
-        model(input_ids=ids, use_cache=True, **{name: snapshot(cache)})
+        own = copy.copy(cache)
+        own.layers = [copy.copy(layer) for layer in cache.layers]
+        model(input_ids=context[:, -1:].expand(-1, tokens), use_cache=True, **{name: own})
         finish(model)
 
     return run

@@ -1,10 +1,11 @@
-"""Models that keep recurrent states decode what they decode alone, however drafts are judged."""
+"""Models with states or indexers decode what they do alone, however drafts are judged."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -28,8 +29,12 @@ from rdk_cuda.integrations.huggingface import (  # noqa: E402
 from rdk_cuda.integrations.huggingface import model as huggingface  # noqa: E402
 from rdk_cuda.integrations.huggingface.mixers import Pass  # noqa: E402
 from rdk_cuda.integrations.huggingface.recurrent_cache import RecurrentCache  # noqa: E402
-from tests.architectures import near  # noqa: E402
-from tests.recurrent_models import EACH, READ_AGAIN, SIZE, STEPWISE, recurrent  # noqa: E402
+from rdk_cuda.integrations.huggingface.slot_layer import (  # noqa: E402
+    IndexedSlotLayer,
+    SlotLayer,
+)
+from tests.architectures import near, tiny  # noqa: E402
+from tests.recurrent_models import EACH, INDEXERS, READ_AGAIN, SIZE, STEPWISE, recurrent  # noqa: E402
 
 NEW, PLACES = 20, 4
 PROMPTS = [[random.Random(n).randrange(1, SIZE) for _ in range(n)] for n in (7, 1, 23, 12)]
@@ -79,8 +84,8 @@ def test_ragged_feeding_and_rollback_equal_fresh_forwards(name: str) -> None:
     """Also back to before the last rollback, and to nothing: such sequences are read anew."""
     model = recurrent(name)
     wrapped = HuggingFaceModel(model)
-    assert wrapped._recurrent is not None
-    if transformers.__version__ >= "5.24":  # others ignored states before
+    assert (wrapped._recurrent is None) == (name in INDEXERS and name != "qwen4_exp_text")
+    if wrapped._recurrent and transformers.__version__ >= "5.24":  # others ignored states before
         assert wrapped._recurrent.stepwise == (name in STEPWISE)
         assert wrapped._recurrent.gated == (name not in STEPWISE)
     assert_session_is_exact(model, wrapped, seed=1)
@@ -151,6 +156,38 @@ def padding_in_front(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(huggingface, "lay_out", lambda tokens, keep, in_front: lay_out(tokens, keep))
 
 
+def places_not_cut(patched: pytest.MonkeyPatch) -> None:
+    keep = IndexedSlotLayer.keep
+
+    def keeping(layer: IndexedSlotLayer, count: int) -> None:
+        places = layer.indexer_position_ids
+        keep(layer, count)
+        layer.indexer_position_ids = places
+
+    patched.setattr(IndexedSlotLayer, "keep", keeping)
+
+
+def indexer_keys_not_moved(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(IndexedSlotLayer, "close_gaps", SlotLayer.close_gaps)
+
+
+@pytest.mark.parametrize("wrong", [places_not_cut, indexer_keys_not_moved])
+def test_control_indexers_that_are_not_rolled_back_are_caught(
+    wrong: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another text, or by an error in the model itself; short texts soon have gaps between."""
+    target, expected = HuggingFaceModel(recurrent("qwen4_exp_text")), truth("qwen4_exp_text")[1]
+    decoder = SpeculativeDecoder(target, proposer=Spoilt([PROMPTS[1] + expected] * 4))
+
+    def tokens() -> list[list[int]]:
+        return decoder.generate([PROMPTS[1]] * 4, max_new_tokens=NEW, temperature=0.0).tokens
+
+    assert tokens() == [expected] * 4
+    wrong(monkeypatch)
+    with suppress(RuntimeError):
+        assert tokens() != [expected] * 4
+
+
 @pytest.mark.parametrize("wrong", [not_rolled_back, window_off_by_one, padding_in_front])
 @pytest.mark.parametrize("name", ["nemotron_h", "lfm3"])
 def test_control_states_that_are_wrong_are_caught(
@@ -195,6 +232,29 @@ def test_mixers_that_ignore_a_state_read_one_token_at_a_time(
     single = HuggingFaceModel(recurrent("jamba").to(dtype))
     assert single._recurrent is not None
     assert single._recurrent.stepwise == (dtype == torch.float32)
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_text", "nemotron_h", "lfm3", "llama"])
+def test_half_precision_is_as_exact_as_attention_is(name: str) -> None:
+    """Logits of passes with rollbacks, against those of the plain forward over the same tokens."""
+    model = (tiny(name) if name == "llama" else recurrent(name)).bfloat16()
+    wrapped, text = HuggingFaceModel(model), PROMPTS[2]
+    wrapped.reset(2)
+    wrapped.feed([text[:5], text[:9]], [1, 1])
+    rows: list[list[Tensor]] = [[], []]
+    lengths = [5, 9]
+    while max(lengths) + 5 < len(text):
+        drafts = [[*text[n : n + 3], 1, 2] for n in lengths]
+        logits = wrapped.feed(drafts, [5, 5]).logits
+        kept = [1 + lengths[0] % 3, 3]
+        for row, own, count in zip(rows, logits, kept, strict=True):
+            row.append(own[:count])
+        lengths = [n + count for n, count in zip(lengths, kept, strict=True)]
+        wrapped.rollback(lengths)
+    for row, first, last in zip(rows, (5, 9), lengths, strict=True):
+        found, expected = torch.cat(row).float(), alone(model, text[:last])[first:].float()
+        assert float((found - expected).norm() / expected.norm()) < 0.03
+        assert float((found.argmax(1) == expected.argmax(1)).float().mean()) > 0.75
 
 
 PROMPT, LENGTH, SAMPLES = [5, 2, 2, 6, 1], 3, 3_000

@@ -10,10 +10,11 @@ from torch import Tensor
 from .library import not_served
 
 # Classes of layers in a cache, and the types that configurations name. Chunks are refused by name.
-_SERVED = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"} | {
+_SERVED = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer", "DynamicIndexedLayer"} | {
     "attention",
     "chunked_attention",
     "full_attention",
+    "indexed_attention",
     "mlp",
     "moe",
     "sliding_attention",
@@ -53,8 +54,9 @@ def layers_of(model: Any) -> Layers:
         raise not_served(
             model,
             f"keeps its past as {' and '.join(sorted(other))}; only full attention (DynamicLayer), "
-            "sliding windows (DynamicSlidingWindowLayer) and recurrent states (of newer releases: "
-            "LinearAttentionLayer) can roll sequences back separately",
+            "sliding windows (DynamicSlidingWindowLayer), indexed attention (DynamicIndexedLayer) "
+            "and recurrent states (of newer releases: LinearAttentionLayer) can roll sequences "
+            "back separately",
         )
     if "chunked_attention" in types:
         raise not_served(

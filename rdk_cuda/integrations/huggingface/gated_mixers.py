@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,29 +49,15 @@ class Call(NamedTuple):
         return states if before is None else states.to(before.dtype)
 
 
-class Noting(Protocol):
-    """What notes how states come about; `kept [B, W]` are tokens, None for all.
-
-    Attributes:
-        call: the newest one of a kernel.
-    """
-
-    kept: Tensor | None
-    call: Call | None
-
-    def note(self, notes: dict[tuple[str, int], Any], key: tuple[str, int], note: Any) -> None:
-        """Add to what a layer notes of one of its states."""
-
-
 class _Now(threading.local):
-    noting: Noting | None = None
+    noting: Any = None  # the `Pass` that this thread runs
 
 
 _now = _Now()
 
 
 @contextmanager
-def noted(forwards: Mapping[Any, FunctionType], noting: Noting) -> Iterator[None]:
+def noted(forwards: Mapping[Any, FunctionType], noting: Any) -> Iterator[None]:
     """Run these mixers by these forwards, in which this thread's calls of kernels are noted."""
     for mixer, forward in forwards.items():
         mixer.forward = MethodType(forward, mixer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from os import PathLike
 from typing import Any
 
@@ -152,8 +153,6 @@ class Generate:
         self.vocabulary, self.streamer, self.seed = vocabulary, streamer, seed
         self.stopping_criteria = stop_strings_of(stop_strings, tokenizer)
         self.statistics: Statistics | None = None
-        self._shared: Affinity | None = None
-        self._shared_sizes = (0, 0)
         self._target: HuggingFaceModel | None = None
         self._target_of: list[Any] = []
 
@@ -291,8 +290,6 @@ class Generate:
                 length=self.length,
             )
         sizes = self.drafter.vocabulary_size, target.vocabulary_size
-        if self.affinity is None and sizes != self._shared_sizes:
-            self._shared, self._shared_sizes = shared_ids(*sizes), sizes
         if target.device != self.drafter.device:
             raise ValueError(
                 f"Generate: the drafter is on {self.drafter.device}, the model on "
@@ -301,7 +298,7 @@ class Generate:
         return PaddedDecoder(
             target,
             self.drafter,
-            self.affinity or self._shared,
+            self.affinity or shared_ids(*sizes),
             draft_length=self.draft_length,
             draft_temperature=(
                 draft_temperature if self.draft_temperature is None else self.draft_temperature
@@ -313,6 +310,7 @@ class Generate:
         )
 
 
+@cache
 def shared_ids(draft_size: int, target_size: int) -> Affinity | None:
     """Between heads of one family that are padded to other widths; None where they are not."""
     smaller, larger = sorted((draft_size, target_size))

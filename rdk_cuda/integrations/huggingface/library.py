@@ -8,13 +8,11 @@ tokens to drop, as a negative number; from 5.24 on it refuses how many to keep.
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import transformers
-from torch import Tensor
 
 CACHE_ARGUMENTS = ("cache", "past_key_values", "cache_params")
 
@@ -41,24 +39,6 @@ def tokens_in(cache: Any) -> int:
     if linear and all(linear):
         return int(cache.has_previous_state())
     return int(cache.get_seq_length())
-
-
-def snapshot(cache: Any) -> Any:
-    """A copy of a cache that passes over the other leave as it is, and the other way round.
-
-    Tensors are shared but those of recurrent layers, which alone are written over; others are only
-    ever replaced.
-    """
-    own = copy.copy(cache)
-    own.layers = [copy.copy(layer) for layer in cache.layers]
-    for layer in own.layers:
-        for name, value in vars(layer).items():
-            if isinstance(value, dict):
-                vars(layer)[name] = {
-                    key: each.clone() if isinstance(each, Tensor) else each
-                    for key, each in value.items()
-                }
-    return own
 
 
 def drop_unused_cache(model: Any) -> None:

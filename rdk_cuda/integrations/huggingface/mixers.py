@@ -20,7 +20,7 @@ from transformers import DynamicCache
 
 from .gated_mixers import Call, taken_rows
 from .library import cache_argument, not_served
-from .state_layer import StateLayer, States, rows_of, set_states, states_of, window_of
+from .state_layer import StateLayer, States, add_rows, rows_of, set_states, states_of, window_of
 
 # How many tokens a mixer is tried with behind a state, and by how much that is made larger.
 _LAST, _LARGER = 3, 64
@@ -158,10 +158,7 @@ class Pass:
             for count in counts.unique().tolist():
                 own = (counts == count).nonzero()[:, 0]
                 part = self._read(layer, rows_of(before, own), rows[own], columns[own, :count])
-                for key, state in part.items():
-                    if key not in states:
-                        states[key] = state.new_zeros(len(rows), *state.shape[1:])
-                    states[key][own.to(state.device)] = state
+                add_rows(states, part, own, len(rows))
         return found
 
     def _from_notes(self, layer: int, rows: Tensor, columns: Tensor, counts: Tensor) -> States:
@@ -207,7 +204,8 @@ class Pass:
         width = columns.shape[1]
         if steps is None:
             steps = width if self.stepwise and states else 1
-        cache = self._cache(layer, states)
+        _, given = self._given[layer][0]
+        cache = _cache_of(_cache_in(given, PassCache).layers[layer], layer, states)
         for mixer, given in self._given[layer]:
             given = self._taken(given, rows, columns)
             for step in range(steps):
@@ -215,11 +213,6 @@ class Pass:
                 args, kwargs = _with_cache(one, cache)
                 mixer(*args, **kwargs)
         return states_of(cache.layers[layer])
-
-    def _cache(self, layer: int, states: States) -> _MixerCache:
-        """Make a cache with a copy of the pass's layer, in these states."""
-        _, given = self._given[layer][0]
-        return _cache_of(_cache_in(given, PassCache).layers[layer], layer, states)
 
     def _taken(self, given: Arguments, rows: Tensor, columns: Tensor) -> Arguments:
         size = len(self.counts), self.width

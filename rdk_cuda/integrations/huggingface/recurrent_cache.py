@@ -21,7 +21,15 @@ from .attention import Layers
 from .gated_mixers import noted, noting_forward
 from .mixers import Pass, PassCache, Paths
 from .slot_cache import SlotCache
-from .state_layer import StateLayer, States, StateSlotLayer, rows_of, set_states, states_of
+from .state_layer import (
+    StateLayer,
+    States,
+    StateSlotLayer,
+    add_rows,
+    rows_of,
+    set_states,
+    states_of,
+)
 
 End = tuple[int, int]
 """Where a sequence ends: in the pass of this number, behind so many of its columns."""
@@ -193,13 +201,10 @@ class RecurrentCache(SlotCache):
             else:
                 after = self._passes[number].replay(index, *_columns(rows, ends, columns))
             for at, states in after.items():
-                for key, state in states.items():
-                    if len(rows) == len(ends):
-                        found[at][key] = state
-                        continue
-                    if key not in found[at]:
-                        found[at][key] = state.new_zeros(len(ends), *state.shape[1:])
-                    found[at][key][index.to(state.device)] = state
+                if len(rows) == len(ends):
+                    found[at] = states
+                else:
+                    add_rows(found[at], states, index, len(ends))
         for at, states in found.items():
             set_states(self.past.layers[at], states)
 

@@ -128,13 +128,15 @@ class SlotCache:
         """The library's cache for the model, with our layers."""
         from transformers import DynamicCache
 
-        from .slot_layer import SlotLayer
+        from .slot_layer import IndexedSlotLayer, SlotLayer
 
         past = DynamicCache(config=self.config)
         # A dummy is of a layer without attention, or with another one's keys.
+        kinds = {"DummyLayer": None, "DynamicIndexedLayer": IndexedSlotLayer}
+        made = [kinds.get(type(layer).__name__, SlotLayer) for layer in past.layers]
         past.layers = [
-            layer if type(layer).__name__ == "DummyLayer" else SlotLayer(slots)
-            for layer in past.layers
+            own if kind is None else kind(slots)
+            for own, kind in zip(past.layers, made, strict=True)
         ]
         return past
 

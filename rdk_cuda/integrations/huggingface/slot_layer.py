@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
+from transformers import cache_utils
 from transformers.cache_utils import DynamicLayer
 
 
@@ -38,7 +39,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         if not self._slots:
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
             self._slots = [_resized(states[:, :, :0], 0) for states in (key_states, value_states)]
-            self.keep(0)
+            self._use(0)
         used = self.keys.shape[2]
         end = used + key_states.shape[2]
         if end > self._slots[0].shape[2]:
@@ -47,13 +48,16 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         # Narrowed, not indexed: a third of the time, and this runs in every layer of every pass.
         for slots, states in zip(self._slots, (key_states, value_states), strict=True):
             slots.narrow(2, used, end - used).copy_(states)
-        self.keep(end)
+        self._use(end)
         if not self.start:
             return self.keys, self.values
         return self.keys[:, :, self.start :], self.values[:, :, self.start :]
 
     def keep(self, count: int) -> None:
-        """Use the first `count` slots."""
+        """Use the first `count` slots alone."""
+        self._use(count)
+
+    def _use(self, count: int) -> None:
         keys, values = self._slots
         self.keys, self.values = keys.narrow(2, 0, count), values.narrow(2, 0, count)
 
@@ -64,6 +68,37 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
             shape = (-1, states.shape[1], -1, states.shape[3])
             slots[:, :, : order.shape[1]] = states.gather(2, index.expand(shape))
         self.keep(order.shape[1])
+
+
+# Older releases have no such layers.
+_Indexed: Any = getattr(cache_utils, "DynamicIndexedLayer", DynamicLayer)
+
+
+class IndexedSlotLayer(SlotLayer, _Indexed):  # type: ignore[misc]
+    """As `SlotLayer`, with what an indexer chooses the slots by: its keys `[B, S, d_i]`.
+
+    Their positions `[n, B, S]` are what a model has written there itself, if it does.
+    """
+
+    indexer_keys: Tensor | None
+    indexer_position_ids: Tensor | None
+
+    def keep(self, count: int) -> None:
+        """As `SlotLayer.keep`."""
+        super().keep(count)
+        if self.indexer_keys is not None:
+            self.indexer_keys = self.indexer_keys[:, :count]
+        if self.indexer_position_ids is not None:
+            self.indexer_position_ids = self.indexer_position_ids[..., :count]
+
+    def close_gaps(self, order: Tensor) -> None:
+        """As `SlotLayer.close_gaps`."""
+        own = order.to(self.device)
+        if self.indexer_keys is not None:
+            self.indexer_keys = self.indexer_keys.take_along_dim(own[:, :, None], 1)
+        if self.indexer_position_ids is not None:
+            self.indexer_position_ids = self.indexer_position_ids.take_along_dim(own[None], 2)
+        super().close_gaps(order)
 
 
 def _resized(states: Tensor, capacity: int) -> Tensor:

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional
 from transformers.cache_utils import LinearAttentionLayer
 
-from .gated_mixers import Noting
 from .slot_layer import SlotLayer
 
 States = dict[tuple[str, int], Tensor]
@@ -24,7 +23,7 @@ class StateLayer(LinearAttentionLayer):  # type: ignore[misc]
     `Call`; None if it is not known.
     """
 
-    reading: Noting | None = None
+    reading: Any = None  # the `Pass` that notes them
     notes: dict[tuple[str, int], Any]
 
     def update_conv_state(self, states: Tensor, state_idx: int = 0, **kwargs: Any) -> Tensor:
@@ -74,6 +73,14 @@ def states_of(layer: Any) -> States:
 def rows_of(states: States, rows: Tensor) -> States:
     """Copies of the states of some sequences."""
     return {key: state[rows.to(state.device)] for key, state in states.items()}
+
+
+def add_rows(states: States, some: States, rows: Tensor, count: int) -> None:
+    """Put states of some sequences among those of all, of which there are so many."""
+    for key, state in some.items():
+        if key not in states:
+            states[key] = state.new_zeros(count, *state.shape[1:])
+        states[key][rows.to(state.device)] = state
 
 
 def set_states(layer: Any, states: States) -> None:

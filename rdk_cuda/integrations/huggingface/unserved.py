@@ -9,6 +9,11 @@ from typing import Any
 from .attention import has_attention
 from .library import cache_argument, not_served
 
+_SEPARATELY = (
+    "; needs explicit positions and a KV cache, or else the sequences of a batch cannot roll back "
+    "separately"
+)
+
 
 def refuse_other_layers(model: Any, state_layers: Sequence[int]) -> None:
     """Refuse states of layers that a model does not have."""
@@ -30,33 +35,21 @@ def refuse_unsupported_model(model: Any) -> None:
     if config.is_encoder_decoder:
         raise not_served(model, "is an encoder-decoder; needs a causal model")
     needed = {cache_argument(model), "logits_to_keep"}
-    if has_attention(model):
-        needed.add("position_ids")
+    needed |= {"position_ids"} if has_attention(model) else set()
     missing = sorted(needed - set(inspect.signature(model.forward).parameters))
-    reason = f"does not take {' and '.join(missing)}" if missing else None
+    attention = config._attn_implementation
+    reason = f"does not take {' and '.join(missing)}{_SEPARATELY}" if missing else None
     if getattr(config, "alibi", False):
-        reason = "uses ALiBi, which measures distances in slots"
+        reason = f"uses ALiBi, which measures distances in slots{_SEPARATELY}"
     if "local" in getattr(config, "attention_layers", ()):
-        reason = "has local attention layers, which measure their window in slots"
+        reason = f"has local attention layers, which measure windows in slots{_SEPARATELY}"
     if config.return_dict is False:
-        raise not_served(
-            model, "has return_dict=False in its config, with which its parts fail; set it to True"
-        )
+        reason = "has return_dict=False in its config, with which its parts fail; set it to True"
     if any(callable(getattr(part, "weight", None)) for part in model.modules()):
-        raise not_served(
-            model,
-            "is quantised dynamically, so that a sequence's logits depend on the others of its "
-            "batch; needs weights alone to be quantised",
-        )
+        reason = "is quantised dynamically, so that the rows of a batch depend on each other; "
+        reason += "needs weights alone to be quantised"
+    if reason is None and attention not in ("sdpa", "eager"):
+        reason = f"has attention {attention!r}; needs one that takes a 4D mask: load it with "
+        reason += "attn_implementation='sdpa' or 'eager'"
     if reason:
-        raise not_served(
-            model,
-            f"{reason}; needs explicit positions and a KV cache, or else the sequences of a batch "
-            "cannot roll back separately",
-        )
-    if config._attn_implementation not in ("sdpa", "eager"):
-        raise not_served(
-            model,
-            f"has attention {config._attn_implementation!r}; needs one that takes a 4D mask: load "
-            "it with attn_implementation='sdpa' or 'eager'",
-        )
+        raise not_served(model, reason)
