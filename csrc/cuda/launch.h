@@ -20,6 +20,19 @@ struct ChunkSum {
   float sum;  // of exp(z - max); NaN or infinite where the row has no distribution
 };
 
+enum class DraftKind : int32_t { kUnusable, kOneHot, kRow };
+
+// What is known of a draft before its row of the target is summed.
+struct Draft {
+  int64_t token;
+  int row;  // of draft_logits
+  DraftKind kind;
+  float stats[3 + kMaxRank];  // the last that are given: the threshold of truncated drafts
+  float logit;                // of the target
+  float q;
+  float coin;  // on which its acceptance depends
+};
+
 // Every launch struct says which of its kernel's instantiations is launched: kernel() is an index
 // into the list RDK_NAME_KERNELS of its header. And it says what they take of a multiprocessor:
 //   kBlocks             blocks of kThreads (or kMaxThreads) that fit on one at once, at least; the

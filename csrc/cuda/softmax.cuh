@@ -62,10 +62,13 @@ struct TargetColumns {
     return largest;
   }
 
-  __device__ __forceinline__ float value(int token) const {
-    if (!mask.allows(token)) return -infinity();
-    return cut.kept(cut.scaled(logits[token], scale));
+  __device__ __forceinline__ float logit(int token) const {
+    return mask.allows(token) ? logits[token] : -infinity();
   }
+  __device__ __forceinline__ float z(float logit) const {
+    return cut.kept(cut.scaled(logit, scale));
+  }
+  __device__ __forceinline__ float value(int token) const { return z(logit(token)); }
   __device__ __forceinline__ float column_value(int chunk, int i) const {
     const int token = chunk * kChunk + i;
     return token < size ? value(token) : -infinity();
@@ -87,9 +90,14 @@ __device__ __forceinline__ uint4* ring_of_warp(unsigned char* shared) {
 // copied, too, so a __syncwarp follows the wait, and another one the reads, because a slot is
 // filled again only after its values are in registers. Where nothing is copied, the commit is an
 // empty group, so that waiting for all but the last kInFlight - 1 groups stays right.
-template <typename Row, typename Use>
+//
+// meanwhile() is called once, while the first chunks are on their way.
+struct Nothing {
+  __device__ __forceinline__ void operator()() const {}
+};
+template <typename Row, typename Use, typename Meanwhile = Nothing>
 __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int first, int stride,
-                                              int count, Use&& use) {
+                                              int count, Use&& use, Meanwhile&& meanwhile = {}) {
   constexpr int kInFlight = kChunksInFlight<typename Row::Element>;
   constexpr int kSlot = kRingBytes / kInFlight / static_cast<int>(sizeof(uint4));
   typename Row::Place ahead = row.place(first);
@@ -100,6 +108,7 @@ __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int f
     async_commit();
     row.advance(stride, &ahead);
   }
+  meanwhile();
   int slot = 0;
 #pragma unroll 1
   for (int chunk = first; chunk < count; chunk += stride) {
@@ -233,5 +242,78 @@ __device__ __forceinline__ int argmax_column(const Row& row, const Softmax& soft
   row.scaled_chunk(chunk, InMemory{}, z);
   return chunk * kChunk + column_of_largest(z, softmax.max);
 }
+
+// A row's chunk sums, merged, by one warp. Each is loaded once, several of a lane at a time,
+// because a load takes as long as all else that is done with it; from then on they are in shared
+// memory, where a weight replaces its sum. Lanes read only what they have written, other warps draw
+// behind a barrier. In a row of more chunks than are kept, those behind are loaded again.
+struct KeptSums : Softmax {
+  static constexpr int kKept = 256;  // of 262,144 columns
+  static constexpr int kEach = 4;    // of a lane
+  static_assert(kKept % (kEach * kWarp) == 0);
+  static_assert(kKept * sizeof(ChunkSum) <= kRingBytes, "they lie where the first ring was");
+  ChunkSum* kept;
+
+  KeptSums() = default;
+  // Of which none is kept.
+  __device__ __forceinline__ explicit KeptSums(const Softmax& merged)
+      : Softmax(merged), kept(nullptr) {}
+  __device__ __forceinline__ KeptSums(const ChunkSum* sums, int sums_count, ChunkSum* shared)
+      : Softmax{sums, sums_count, -infinity(), 0.0f, false}, kept(shared) {
+    bool sound = true;
+#pragma unroll 1
+    for (int begin = 0; begin < count; begin += kEach * kWarp) {
+      ChunkSum loaded[kEach];
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) loaded[j] = load(begin + j * kWarp + lane_index());
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        max = fmaxf(max, loaded[j].max);
+        sound = sound && loaded[j].sum < infinity();
+        if (begin < kKept) kept[begin + j * kWarp + lane_index()] = loaded[j];
+      }
+    }
+    max = warp_max(max);
+    valid = __all_sync(kAllLanes, sound) && max > -infinity() && max < infinity();
+    if (!valid) return;
+    total = warp_total_of<kEach>(count, [&](int begin, float (&out)[kEach]) {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        const int c = begin + j * kWarp + lane_index();
+        const ChunkSum sum = begin < kKept ? kept[c] : load(c);
+        out[j] = sum.max == -infinity() ? 0.0f : sum.sum * expf(sum.max - max);
+        if (begin < kKept) kept[c].sum = out[j];
+      }
+    });
+  }
+
+  __device__ __forceinline__ ChunkSum load(int c) const {
+    if (c >= count) return {-infinity(), 0.0f};
+    return {global_load(&chunks[c].max), global_load(&chunks[c].sum)};
+  }
+
+  // As draw_column and argmax_column.
+  template <typename Row>
+  __device__ __forceinline__ int draw(const Row& row, const PhiloxWords& words) const {
+    const auto weights = [&](int begin, float (&out)[kEach]) {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        const int c = begin + j * kWarp + lane_index();
+        out[j] = begin < kKept ? kept[c].sum : weight(c);
+      }
+    };
+    const int chunk = warp_draw_of<kEach>(count, uniform(words.word[0]), total, weights);
+    return chunk * kChunk + draw_in_chunk(row, chunk, words);
+  }
+  template <typename Row>
+  __device__ __forceinline__ int argmax(const Row& row) const {
+    int chunk = lane_index();
+    while (chunk < count && (chunk < kKept ? kept[chunk] : load(chunk)).max != max) chunk += kWarp;
+    chunk = warp_min(chunk);
+    float z[kPerLane];
+    row.scaled_chunk(chunk, InMemory{}, z);
+    return chunk * kChunk + column_of_largest(z, max);
+  }
+};
 
 }  // namespace rdk

@@ -65,26 +65,51 @@ struct TargetSteps {
   }
 };
 
+// By one warp: what is known of a step's draft, for the block that decides.
+template <typename T, typename D, typename C>
+__device__ __forceinline__ void look_ahead(const VerifyLaunch& launch, const Sequence& sequence,
+                                           int step, const C& cut, Position* position) {
+  const TargetColumns<T, C> columns = target_row<T>(launch.params, sequence, step, cut);
+  look_up<D>(
+      launch, sequence, step, 0, cut, [&](int token) { return columns.logit(token); }, position);
+  store_draft(*position, launch.drafts + slot_of(launch, sequence, step));
+}
+
 // This block's share of the chunk sums of the positions [first, last]: the target's and then, if no
-// stats were passed, the draft's. A warp steps through the chunks of all positions in one count, so
-// that its loads stay in flight from one row to the next.
+// stats were passed, the draft's. If they were, drafts are looked up meanwhile: by the last block
+// if that sums nothing, or else from the last warp on, which has the least to sum. A warp steps
+// through the chunks of all positions in one count, so that its loads stay in flight from one row
+// to the next.
 template <typename T, typename D, typename C>
 __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const Sequence& sequence,
                                               int first, int last, int target_chunks,
                                               int draft_chunks, int split, const C& cut,
-                                              uint4* ring) {
+                                              uint4* ring, Position* positions) {
   const VerifyParams& params = launch.params;
-  const int stride = launch.splits * kWarps;
+  const int summing = launch.splits - (launch.has_scout() ? 1 : 0);
+  const int stride = summing * kWarps;
   const int start = split * kWarps + warp_index();
-  const int in_all = (last - first + 1) * target_chunks;
+  const int in_all = split < summing ? (last - first + 1) * target_chunks : 0;
   const TargetSteps<T, C> steps{target_row<T>(params, sequence, first, cut),
                                 params.target.logits.inner_stride,
                                 params.target.allowed.inner_stride, target_chunks};
   ChunkSum* sums = launch.target_chunks + slot_of(launch, sequence, first) * target_chunks;
-  stream_chunks(steps, ring, start, stride, in_all,
-                [&](int chunk, float (&z)[kPerLane], float largest) {
-                  store_chunk_sum(exponentiate(cut, largest, z), &sums[chunk]);
-                });
+  const auto look = [&] {
+    const bool scouts = launch.has_scout();
+    if (!launch.looks_ahead() || (scouts && split < summing)) return;
+    const int behind = launch.splits * kWarps - 1 - start;  // warps
+    const int looking = scouts ? kWarps : stride;
+#pragma unroll 1
+    for (int step = first + behind; step <= min(last, sequence.count - 1); step += looking) {
+      look_ahead<T, D>(launch, sequence, step, cut, &positions[warp_index()]);
+    }
+  };
+  stream_chunks(
+      steps, ring, start, stride, in_all,
+      [&](int chunk, float (&z)[kPerLane], float largest) {
+        store_chunk_sum(exponentiate(cut, largest, z), &sums[chunk]);
+      },
+      look);
   if (params.draft_rows.stats != nullptr) return;
   int before = in_all;  // chunks of the rows that this warp's count has passed
 #pragma unroll 1
@@ -99,8 +124,8 @@ __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const 
 template <typename T, typename D, typename C>
 __device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
                                                  const Sequence& sequence, int first, int last,
-                                                 int draft_chunks, const C& cut) {
-  __shared__ Position positions[kWarps];
+                                                 int draft_chunks, const C& cut,
+                                                 unsigned char* shared, Position* positions) {
   const VerifyParams& params = launch.params;
   int64_t* tokens = params.tokens + sequence.index * (params.max_draft + 1);
 #pragma unroll 1
@@ -108,7 +133,7 @@ __device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
     const int decided = min(kWarps, last - begin + 1);
     if (warp_index() < decided) {
       decide<T, D>(launch, sequence, begin + warp_index(), draft_chunks, cut,
-                   &positions[warp_index()]);
+                   reinterpret_cast<ChunkSum*>(ring_of_warp(shared)), &positions[warp_index()]);
     }
     __syncthreads();
 #pragma unroll 1
@@ -136,15 +161,18 @@ __device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
 template <typename T, typename D>
 __device__ __forceinline__ bool decide_within(const VerifyLaunch& launch, const Sequence& sequence,
                                               int first, int last, int draft_chunks,
-                                              const RowLimits<Whole>&, unsigned char*) {
-  return decide_positions<T, D>(launch, sequence, first, last, draft_chunks, Whole{});
+                                              const RowLimits<Whole>&, unsigned char* shared,
+                                              Position* positions) {
+  return decide_positions<T, D>(launch, sequence, first, last, draft_chunks, Whole{}, shared,
+                                positions);
 }
 
 // The same within limits, one row after the other: those after a rejection are not cut.
 template <typename T, typename D>
 __device__ __forceinline__ bool decide_within(const VerifyLaunch& launch, const Sequence& sequence,
                                               int first, int last, int draft_chunks,
-                                              const RowLimits<Cut>& limits, unsigned char* shared) {
+                                              const RowLimits<Cut>& limits, unsigned char* shared,
+                                              Position* positions) {
   const bool cuts = limits.any();
   const int together = cuts ? 1 : last - first + 1;
 #pragma unroll 1
@@ -155,7 +183,9 @@ __device__ __forceinline__ bool decide_within(const VerifyLaunch& launch, const 
       cut = cut_row<T>(launch, sequence, step, limits, scratch);
     }
     const int end = step + together - 1;
-    if (decide_positions<T, D>(launch, sequence, step, end, draft_chunks, cut)) return true;
+    if (decide_positions<T, D>(launch, sequence, step, end, draft_chunks, cut, shared, positions)) {
+      return true;
+    }
   }
   return false;
 }
@@ -174,6 +204,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyL
   using C = typename RowsOf<R>::Type;
   RDK_DYNAMIC_SHARED(shared);
   __shared__ Sequence sequence;
+  __shared__ Position positions[kWarps];
   wait_for_earlier_kernels();
   const VerifyParams& params = launch.params;
   const unsigned splits = static_cast<unsigned>(launch.splits);
@@ -202,7 +233,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyL
     const int last = splits == 1 ? first : sequence.count;
     sum_positions<T, D>(launch, sequence, first, last, target_chunks, draft_chunks,
                         static_cast<int>(blockIdx.x % splits), limits_of().before(),
-                        ring_of_warp(shared));
+                        ring_of_warp(shared), positions);
     if (splits > 1) {
       if (!last_block(launch.tickets + sequence.index, launch.splits)) return;
       clear_tokens<C>(params, sequence.index);
@@ -211,9 +242,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyL
     const RowLimits<C> limits = limits_of();
     bool ended;
     if constexpr (RowsOf<R>::kByBlock) {
-      ended = decide_by_block<T, D>(launch, sequence, first, last, draft_chunks, limits, shared);
+      ended = decide_by_block<T, D>(launch, sequence, first, last, draft_chunks, limits, shared,
+                                    positions);
     } else {
-      ended = decide_within<T, D>(launch, sequence, first, last, draft_chunks, limits, shared);
+      ended = decide_within<T, D>(launch, sequence, first, last, draft_chunks, limits, shared,
+                                  positions);
     }
     if (ended) return;
     first = last + 1;

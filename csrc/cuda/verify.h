@@ -25,7 +25,8 @@ struct VerifyLaunch {
   static constexpr int kThreads = 256;  // of a block
   static_assert(kResidualTries % (kThreads / kWarp) == 0, "warps share the tries evenly");
   static constexpr int kBlocks = 2;
-  static constexpr int kStaticSharedBytes = 816;
+  static constexpr int kSplitsOfScout = 16;
+  static constexpr int kStaticSharedBytes = 944;
   Params params;
   LaunchShape shape;
   // Blocks that share a sequence, each a part of all its rows, of which the last one decides; or 1,
@@ -42,6 +43,7 @@ struct VerifyLaunch {
   ChunkSum* raw_chunks;     // [B, chunks of V_t]; none where no raw log-probabilities are asked for
   float* factors;           // [B, slots], c of each prefix; none but by block
   float* thresholds;        // [B, slots], of rows that are cut; none but by block
+  Draft* drafts;            // [B, slots]; none if it does not look ahead
 
   RDK_HOST_DEVICE int kernel() const {
     constexpr int kDtypes = 3;
@@ -51,6 +53,16 @@ struct VerifyLaunch {
     return params.draft.dtype == params.target.dtype ? target : kDtypes + target;
   }
   RDK_HOST_DEVICE bool by_block() const { return params.method == Method::kBlock; }
+  // Whether drafts are looked up while rows are summed, which needs no sums of their own rows.
+  RDK_HOST_DEVICE bool looks_ahead() const {
+    return !by_block() && params.draft_rows.stats != nullptr;
+  }
+  RDK_HOST_DEVICE const Draft* looked_up(int64_t slot) const {
+    return looks_ahead() ? drafts + slot : nullptr;
+  }
+  // Whether a block of its own looks them up: among many it costs the others less than a warp of
+  // each that comes later.
+  RDK_HOST_DEVICE bool has_scout() const { return looks_ahead() && splits >= kSplitsOfScout; }
   // Whether the call has nothing that changes a row, or that asks for more than tokens.
   RDK_HOST_DEVICE bool whole() const {
     return !params.sequences.truncation.given && params.target.allowed.data == nullptr &&

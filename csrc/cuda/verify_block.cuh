@@ -50,30 +50,33 @@ __device__ __forceinline__ Cut cut_of(const L& launch, const S& sequence, int st
 }
 
 // By one warp: all of a position but the verdict.
-template <typename T, typename L, typename S>
+template <typename T, typename D, typename L, typename S>
 __device__ __forceinline__ void describe(const L& launch, const S& sequence, int step,
-                                         int draft_chunks, const Cut& cut, Position* position) {
-  look_at(launch, sequence, step, target_row<T>(launch.params, sequence, step, cut), position);
-  if (position->target.valid && position->kind == DraftKind::kRow) {
-    load_draft_stats<Cut>(launch, slot_of(launch, sequence, step), draft_chunks, position);
-  }
+                                         int draft_chunks, const Cut& cut, unsigned char* shared,
+                                         Position* position) {
+  const TargetColumns<T, Cut> columns = target_row<T>(launch.params, sequence, step, cut);
+  auto* kept = reinterpret_cast<ChunkSum*>(ring_of_warp(shared));
+  look_at(launch, sequence, step, columns, kept, position);
+  if (step >= sequence.count) return;
+  look_up<D>(
+      launch, sequence, step, draft_chunks, cut, [&](int token) { return columns.logit(token); },
+      position);
 }
 
 // By one warp: p and q at the draft of a step, or that the draft ends here.
 template <typename T, typename D, typename L, typename S>
 __device__ __forceinline__ void weigh(const L& launch, const S& sequence, int step,
-                                      int draft_chunks, const Cut& cut, Position* position) {
-  describe<T>(launch, sequence, step, draft_chunks, cut, position);
+                                      int draft_chunks, const Cut& cut, unsigned char* shared,
+                                      Position* position) {
+  describe<T, D>(launch, sequence, step, draft_chunks, cut, shared, position);
   const bool judged = position->target.valid && position->kind != DraftKind::kUnusable;
   float p = 0.0f;
-  float q = 0.0f;
+  float q = position->q;
   if (judged) {
-    const int token = static_cast<int>(position->token);
     if (sequence.target_temperature == 0.0f) {
-      p = q = token == position->argmax ? 1.0f : 0.0f;
+      p = q = position->token == position->argmax ? 1.0f : 0.0f;
     } else {
-      p = target_p(*position, target_row<T>(launch.params, sequence, step, cut).value(token));
-      q = draft_q<D>(launch.params, sequence, *position, token, cut);
+      p = target_p(*position, target_row<T>(launch.params, sequence, step, cut).z(position->logit));
     }
   }
   __syncwarp(kAllLanes);
@@ -90,8 +93,9 @@ __device__ __forceinline__ void weigh(const L& launch, const S& sequence, int st
 template <typename T, typename D, typename L, typename S>
 __device__ __forceinline__ int weigh_prefixes(const L& launch, const S& sequence, int first,
                                               int last, int draft_chunks,
-                                              const RowLimits<Cut>& limits,
-                                              ThresholdScratch* scratch, Position* positions) {
+                                              const RowLimits<Cut>& limits, unsigned char* shared,
+                                              Position* positions) {
+  auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
   const int together = limits.any() ? 1 : L::kThreads / kWarp;
   float factor = 1.0f;
   if (first > first_step(sequence)) {
@@ -113,7 +117,7 @@ __device__ __forceinline__ int weigh_prefixes(const L& launch, const S& sequence
     }
     const int weighed = min(together, last + 1 - begin);
     if (warp_index() < weighed) {
-      weigh<T, D>(launch, sequence, begin + warp_index(), draft_chunks, cut,
+      weigh<T, D>(launch, sequence, begin + warp_index(), draft_chunks, cut, shared,
                   &positions[warp_index()]);
     }
     __syncthreads();
@@ -152,7 +156,7 @@ __device__ __forceinline__ int race_directly(const L& launch, const S& sequence,
     if (!(uniform(words.word[3]) * decided < accepted)) return kGivenUp;
   }
   const int token = residual.draw(words, total);
-  return token >= 0 ? token : draw_column(columns, position.target, words);
+  return token >= 0 ? token : position.target.draw(columns, words);
 }
 
 // By the block: the token behind a prefix, kNoToken or kGivenUp, the same in all threads. Each warp
@@ -161,13 +165,13 @@ __device__ __forceinline__ int race_directly(const L& launch, const S& sequence,
 template <typename T, typename D, typename L, typename S>
 __device__ __forceinline__ int race(const L& launch, const S& sequence, int prefix,
                                     int draft_chunks, const RowLimits<Cut>& limits,
-                                    Position* position, int* decided) {
+                                    unsigned char* shared, Position* position, int* decided) {
   constexpr int kWarps = L::kThreads / kWarp;
   const int warp = warp_index();
   const float factor = global_load(&launch.factors[slot_of(launch, sequence, prefix)]);
   if (given_up(race_words(sequence, prefix, 0), factor)) return kGivenUp;
   const Cut cut = cut_of(launch, sequence, prefix, limits);
-  if (warp == 0) describe<T>(launch, sequence, prefix, draft_chunks, cut, position);
+  if (warp == 0) describe<T, D>(launch, sequence, prefix, draft_chunks, cut, shared, position);
   __syncthreads();
   if (!position->target.valid) return kNoToken;
   if (sequence.target_temperature == 0.0f) return position->argmax;
@@ -182,9 +186,10 @@ __device__ __forceinline__ int race(const L& launch, const S& sequence, int pref
     } else if (given_up(words, factor)) {
       found = kGivenUp;
     } else {
-      const int token = draw_column(columns, position->target, words);
+      const int token = position->target.draw(columns, words);
+      const Entries entries = column_entries(launch.params.affinity, token);
       const float p = factor * target_p(*position, columns.value(token));
-      const float q = draft_q<D>(launch.params, sequence, *position, token, cut);
+      const float q = draft_q<D>(launch.params, sequence, *position, token, entries, cut);
       if (uniform(words.word[2]) * p < p - q) found = token;
     }
     if (lane_index() == 0) decided[warp] = found;
@@ -198,16 +203,18 @@ __device__ __forceinline__ int race(const L& launch, const S& sequence, int pref
 }
 
 // Of all tokens that are put out: `prefix` drafts, and the token behind them if there is one.
-template <typename T, typename L, typename S>
+template <typename T, typename D, typename L, typename S>
 __device__ __forceinline__ void write_logprobs(const L& launch, const S& sequence, int prefix,
                                                int token, int draft_chunks,
-                                               const RowLimits<Cut>& limits, Position* position) {
+                                               const RowLimits<Cut>& limits, unsigned char* shared,
+                                               Position* position) {
   if (launch.params.logprobs_of == Logprobs::kNone) return;
 #pragma unroll 1
   for (int step = token >= 0 ? prefix : prefix - 1; step >= 0; --step) {
     const Cut cut = cut_of(launch, sequence, step, limits);
     __syncthreads();
-    if (warp_index() == 0) describe<T>(launch, sequence, step, draft_chunks, cut, position);
+    if (warp_index() == 0)
+      describe<T, D>(launch, sequence, step, draft_chunks, cut, shared, position);
     if (threadIdx.x == 0) position->verdict = Verdict::kAccepted;
     __syncthreads();
     const int put = step == prefix ? token : static_cast<int>(position->token);
@@ -219,10 +226,11 @@ __device__ __forceinline__ void write_logprobs(const L& launch, const S& sequenc
 template <typename T, typename D, typename L, typename S>
 __device__ __forceinline__ int accept_prefix(const L& launch, const S& sequence, int longest,
                                              int draft_chunks, const RowLimits<Cut>& limits,
-                                             Position* position, int* decided, int* token) {
+                                             unsigned char* shared, Position* position,
+                                             int* decided, int* token) {
 #pragma unroll 1
   for (int prefix = longest;; --prefix) {
-    *token = race<T, D>(launch, sequence, prefix, draft_chunks, limits, position, decided);
+    *token = race<T, D>(launch, sequence, prefix, draft_chunks, limits, shared, position, decided);
     if (*token != kGivenUp) return prefix;
   }
 }
@@ -232,18 +240,15 @@ template <typename T, typename D>
 __device__ __forceinline__ bool decide_by_block(const VerifyLaunch& launch,
                                                 const Sequence& sequence, int first, int last,
                                                 int draft_chunks, const RowLimits<Cut>& limits,
-                                                unsigned char* shared) {
-  constexpr int kWarps = VerifyLaunch::kThreads / kWarp;
-  __shared__ Position positions[kWarps];
-  __shared__ int decided[kWarps];
+                                                unsigned char* shared, Position* positions) {
+  __shared__ int decided[VerifyLaunch::kThreads / kWarp];
   const VerifyParams& params = launch.params;
-  auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
   const int longest =
-      weigh_prefixes<T, D>(launch, sequence, first, last, draft_chunks, limits, scratch, positions);
+      weigh_prefixes<T, D>(launch, sequence, first, last, draft_chunks, limits, shared, positions);
   if (longest < 0) return false;
   int token;
-  const int prefix = accept_prefix<T, D>(launch, sequence, longest, draft_chunks, limits, positions,
-                                         decided, &token);
+  const int prefix = accept_prefix<T, D>(launch, sequence, longest, draft_chunks, limits, shared,
+                                         positions, decided, &token);
   int64_t* tokens = params.tokens + sequence.index * (params.max_draft + 1);
 #pragma unroll 1
   for (int step = threadIdx.x; step < prefix; step += VerifyLaunch::kThreads) {
@@ -253,7 +258,7 @@ __device__ __forceinline__ bool decide_by_block(const VerifyLaunch& launch,
     params.num_accepted[sequence.index] = prefix;
     if (token >= 0) tokens[prefix] = token;
   }
-  write_logprobs<T>(launch, sequence, prefix, token, draft_chunks, limits, positions);
+  write_logprobs<T, D>(launch, sequence, prefix, token, draft_chunks, limits, shared, positions);
   return true;
 }
 

@@ -15,11 +15,13 @@ constexpr int64_t kMostSplitBytes = int64_t{64} << 20;
 
 // Splitting pays while there are more multiprocessors than sequences. With more sequences, one
 // block for each has enough loads in flight, and not reading rows after a rejection saves more.
-int64_t splits_in(const Machine& machine, const VerifyParams& params) {
+int64_t splits_in(const Machine& machine, const VerifyLaunch& launch) {
+  const VerifyParams& params = launch.params;
   const int64_t sequences = std::max<int64_t>(1, params.sequences.count);
   if (sequences >= machine.multiprocessors) return 1;
   const int64_t rows_each = divide_up(params.drafts.count, sequences) + 1;
-  return splits_of(divide_up(rows_each * chunks_of(params.affinity.target_size), kWarps),
+  const int64_t chunks = rows_each * chunks_of(params.affinity.target_size);
+  return splits_of(divide_up(chunks, kWarps) + (launch.looks_ahead() ? 1 : 0),
                    VerifyLaunch::kBlocks * machine.multiprocessors, sequences);
 }
 
@@ -27,7 +29,7 @@ int64_t splits_in(const Machine& machine, const VerifyParams& params) {
 
 void plan(const Machine& machine, VerifyLaunch* launch) {
   const VerifyParams& params = launch->params;
-  launch->splits = static_cast<int>(splits_in(machine, params));
+  launch->splits = static_cast<int>(splits_in(machine, *launch));
   place(nullptr, launch);
   if (launch->splits > 1 && launch->shape.workspace_bytes > kMostSplitBytes) {
     launch->splits = 1;
@@ -62,6 +64,7 @@ void place(void* workspace, VerifyLaunch* launch) {
   const int64_t prefixes = launch->by_block() ? steps : 0;
   launch->factors = parts.take<float>(prefixes);
   launch->thresholds = parts.take<float>(prefixes);
+  launch->drafts = parts.take<Draft>(launch->looks_ahead() ? steps : 0);
   launch->shape.workspace_bytes = parts.bytes();
 }
 

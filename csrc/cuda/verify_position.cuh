@@ -8,19 +8,13 @@
 namespace rdk {
 
 enum class Verdict : int32_t { kAccepted, kRejected, kBonus, kStopped };
-enum class DraftKind : int32_t { kUnusable, kOneHot, kRow };
 
 // In shared memory, written by the warp that decides a position and read by all.
-struct Position {
+struct Position : Draft {
   Verdict verdict;
-  DraftKind kind;
-  Softmax target;
-  int argmax;                 // at target temperature 0
-  int64_t token;              // the drafted one
-  int row;                    // of draft_logits
-  float stats[3 + kMaxRank];  // the last that are given: the threshold of truncated drafts
-  float p;                    // at the drafted token, by block
-  float q;
+  KeptSums target;
+  int argmax;  // at target temperature 0
+  float p;     // at the drafted token, by block
 };
 
 // What a block needs to know of its sequence, in shared memory.
@@ -54,18 +48,16 @@ __device__ __forceinline__ int drafts_considered(const Proposed& proposed, const
 // By one warp.
 __device__ __forceinline__ void load_sequence(const VerifyParams& params, int64_t index,
                                               Sequence* sequence) {
+  // Asked for together with the offsets, before what these lead to.
+  const int64_t step_key = params.sequences.step_keys[index];
+  const int64_t position = params.sequences.positions[index];
+  const float target_temperature = params.sequences.temperature[index];
+  const float draft_temperature = params.draft_rows.temperature[index];
   const Owned drafts = owned(params.drafts, index);
   const int count = drafts_considered(params.drafts, drafts, params.max_draft);
   if (lane_index() != 0) return;
-  *sequence = {index,
-               drafts.start,
-               drafts.token,
-               drafts.row,
-               count,
-               params.sequences.step_keys[index],
-               params.sequences.positions[index],
-               params.sequences.temperature[index],
-               params.draft_rows.temperature[index]};
+  *sequence = {index,    drafts.start, drafts.token,       drafts.row,       count,
+               step_key, position,     target_temperature, draft_temperature};
 }
 
 // Where a step's token is, which draft it is among all, and the row of the target that judges it.
@@ -104,9 +96,7 @@ __device__ __forceinline__ int draft_row_index(const VerifyParams& params, int64
 // What the arguments alone say about a draft's distribution. A row may still turn out to have none.
 template <typename S>
 __device__ __forceinline__ DraftKind kind_of_draft(const VerifyParams& params, const S& sequence,
-                                                   int step) {
-  const int64_t token = params.drafts.token_ids[token_of(sequence, step)];
-  const int row = draft_row_index(params, draft_of(sequence, step));
+                                                   int64_t token, int row) {
   if (token < 0 || token >= params.affinity.target_size) return DraftKind::kUnusable;
   if (row == -1) return DraftKind::kOneHot;
   if (row < 0 || row >= params.draft_rows.available) return DraftKind::kUnusable;
@@ -122,29 +112,28 @@ __device__ __forceinline__ float target_p(const Position& position, float z) {
 template <typename T>
 __device__ __forceinline__ DraftRow<T, Whole> cut_draft(const VerifyParams& params,
                                                         const Sequence& sequence,
-                                                        const Position& position, const Whole&) {
-  return {params.draft, position.row, sequence.draft_temperature, Whole{}};
+                                                        const Draft& draft, const Whole&) {
+  return {params.draft, draft.row, sequence.draft_temperature, Whole{}};
 }
 template <typename T>
 __device__ __forceinline__ DraftRow<T, Cut> cut_draft(const VerifyParams& params,
-                                                      const Sequence& sequence,
-                                                      const Position& position, const Cut&) {
+                                                      const Sequence& sequence, const Draft& draft,
+                                                      const Cut&) {
   const int64_t width = 2 + params.affinity.rank;
-  const float threshold =
-      params.draft_rows.stats_width > width ? position.stats[width] : -infinity();
+  const float threshold = params.draft_rows.stats_width > width ? draft.stats[width] : -infinity();
   return {
-      params.draft, position.row, sequence.draft_temperature,
+      params.draft, draft.row, sequence.draft_temperature,
       threshold > -infinity() ? Cut::below(threshold, sequence.draft_temperature) : Cut::nothing()};
 }
 
 template <typename T, typename C>
 __device__ __forceinline__ float draft_q(const VerifyParams& params, const Sequence& sequence,
-                                         const Position& position, int token, const C& cut) {
-  if (position.kind == DraftKind::kUnusable) return 0.0f;
-  if (position.kind == DraftKind::kOneHot) return token == position.token ? 1.0f : 0.0f;
-  const DraftRow<T, C> row = cut_draft<T>(params, sequence, position, cut);
-  return token_q(params.affinity, column_entries(params.affinity, token), row, position.stats,
-                 token);
+                                         const Draft& draft, int token, const Entries& entries,
+                                         const C& cut) {
+  if (draft.kind == DraftKind::kUnusable) return 0.0f;
+  if (draft.kind == DraftKind::kOneHot) return token == draft.token ? 1.0f : 0.0f;
+  const DraftRow<T, C> row = cut_draft<T>(params, sequence, draft, cut);
+  return token_q(params.affinity, entries, row, draft.stats, token);
 }
 
 // Where the sums of a step are kept. A block that takes the steps of its sequence in order reuses
@@ -157,68 +146,113 @@ __device__ __forceinline__ int64_t slot_of(const L& launch, const S& sequence, i
 // From the chunk sums of this launch.
 template <typename L>
 __device__ __forceinline__ void merge_draft_stats(const L& launch, int64_t slot, int draft_chunks,
-                                                  Position* position) {
+                                                  Draft* draft) {
   const int rank = static_cast<int>(launch.params.affinity.rank);
   const Softmax softmax = merge_chunks(launch.draft_chunks + slot * draft_chunks, draft_chunks);
-  write_draft_stats(softmax, launch.spread_sums + slot * rank * draft_chunks, rank,
-                    position->stats);
+  write_draft_stats(softmax, launch.spread_sums + slot * rank * draft_chunks, rank, draft->stats);
 }
 
-// The stats that were passed, or merged ones.
+// The lane's share of the stats that were passed with a row of the drafter's, if there are any.
+template <typename C>
+__device__ __forceinline__ float passed_stat(const VerifyParams& params, int row) {
+  const int width = C::kCuts ? static_cast<int>(params.draft_rows.stats_width)
+                             : 2 + static_cast<int>(params.affinity.rank);
+  if (params.draft_rows.stats == nullptr || lane_index() >= width) return 0.0f;
+  return params.draft_rows.stats[static_cast<int64_t>(row) * width + lane_index()];
+}
+
+// The stats that were passed, of which a lane has one, or merged ones.
 template <typename C, typename L>
-__device__ __forceinline__ void load_draft_stats(const L& launch, int64_t slot, int draft_chunks,
-                                                 Position* position) {
+__device__ __forceinline__ void set_draft_stats(const L& launch, int64_t slot, int draft_chunks,
+                                                float passed, Draft* draft) {
   const VerifyParams& params = launch.params;
   const int rank = static_cast<int>(params.affinity.rank);
-  if (params.draft_rows.stats != nullptr) {
-    const int width = C::kCuts ? static_cast<int>(params.draft_rows.stats_width) : 2 + rank;
-    if (lane_index() < width) {
-      const float* stats = params.draft_rows.stats + static_cast<int64_t>(position->row) * width;
-      position->stats[lane_index()] = stats[lane_index()];
-    }
-  } else {
-    merge_draft_stats(launch, slot, draft_chunks, position);
+  if (params.draft_rows.stats == nullptr) {
+    merge_draft_stats(launch, slot, draft_chunks, draft);
+  } else if (lane_index() < 3 + kMaxRank) {
+    draft->stats[lane_index()] = passed;
   }
   __syncwarp(kAllLanes);
   bool finite = true;
 #pragma unroll 1
   for (int i = 0; i < 2 + rank; ++i) {
-    finite = finite && fabsf(position->stats[i]) < infinity();
+    finite = finite && fabsf(draft->stats[i]) < infinity();
   }
   if (C::kCuts && params.draft_rows.stats_width > 2 + rank) {
-    finite = finite && position->stats[2 + rank] < infinity();
+    finite = finite && draft->stats[2 + rank] < infinity();
   }
-  if (lane_index() == 0 && !(finite && position->stats[1] > 0.0f)) {
-    position->kind = DraftKind::kUnusable;
+  if (lane_index() == 0 && !(finite && draft->stats[1] > 0.0f)) {
+    draft->kind = DraftKind::kUnusable;
   }
   __syncwarp(kAllLanes);
 }
 
-// By one warp: what a position has of its rows before it is judged.
-template <typename S>
-__device__ __forceinline__ void set_position(const VerifyParams& params, const S& sequence,
-                                             int step, const Softmax& target, int argmax,
-                                             Position* position) {
-  const bool drafted = step < sequence.count;
+// By one warp: all of a step's draft. logit(token) is that of the target.
+template <typename D, typename C, typename L, typename S, typename Logit>
+__device__ __forceinline__ void look_up(const L& launch, const S& sequence, int step,
+                                        int draft_chunks, const C& cut, Logit&& logit,
+                                        Draft* draft) {
+  const VerifyParams& params = launch.params;
+  const int64_t token = params.drafts.token_ids[token_of(sequence, step)];
+  const int row = draft_row_index(params, draft_of(sequence, step));
+  const DraftKind kind = kind_of_draft(params, sequence, token, row);
+  // Asked for at once, because each takes as long as all else that is done here.
+  const float stat = kind == DraftKind::kRow ? passed_stat<C>(params, row) : 0.0f;
+  const int column = kind == DraftKind::kUnusable ? 0 : static_cast<int>(token);
+  const Entries entries = column_entries(params.affinity, column);
+  const float of_target = logit(column);
+  __syncwarp(kAllLanes);
+  if (lane_index() == 0) {
+    draft->token = token;
+    draft->row = row;
+    draft->kind = kind;
+  }
+  __syncwarp(kAllLanes);
+  if (kind == DraftKind::kRow) {
+    set_draft_stats<C>(launch, slot_of(launch, sequence, step), draft_chunks, stat, draft);
+  }
+  const float q = draft_q<D>(params, sequence, *draft, column, entries, cut);
+  const PhiloxWords words =
+      random_words(sequence.step_key, later(sequence.position, step), Purpose::kAccept, 0);
+  if (lane_index() == 0) {
+    draft->logit = of_target;
+    draft->q = q;
+    draft->coin = uniform(words.word[0]);
+  }
+  __syncwarp(kAllLanes);
+}
+
+// By one warp, a word each: from shared memory to what blocks exchange, and back.
+constexpr int kDraftWords = sizeof(Draft) / sizeof(int);
+static_assert(kDraftWords <= kWarp);
+__device__ __forceinline__ void store_draft(const Draft& draft, Draft* looked_up) {
+  if (lane_index() >= kDraftWords) return;
+  const int word = reinterpret_cast<const int*>(&draft)[lane_index()];
+  global_store(reinterpret_cast<int*>(looked_up) + lane_index(), word);
+}
+__device__ __forceinline__ int load_draft(const Draft* looked_up) {
+  if (looked_up == nullptr || lane_index() >= kDraftWords) return 0;
+  return global_load(reinterpret_cast<const int*>(looked_up) + lane_index());
+}
+
+// By one warp, which keeps the sums of the row that judges a step.
+template <typename T, typename C, typename L, typename S>
+__device__ __forceinline__ void look_at(const L& launch, const S& sequence, int step,
+                                        const TargetColumns<T, C>& columns, ChunkSum* kept,
+                                        Position* position) {
+  const bool greedy = sequence.target_temperature == 0.0f;
+  const int64_t slot = slot_of(launch, sequence, step);
+  const KeptSums target(launch.target_chunks + slot * columns.chunks(), columns.chunks(), kept);
+  const int argmax = greedy && target.valid ? target.argmax(columns) : -1;
   if (lane_index() == 0) {
     position->target = target;
     position->argmax = argmax;
-    position->token = drafted ? params.drafts.token_ids[token_of(sequence, step)] : -1;
-    position->row = drafted ? draft_row_index(params, draft_of(sequence, step)) : -1;
-    position->kind = drafted ? kind_of_draft(params, sequence, step) : DraftKind::kUnusable;
+    if (step >= sequence.count) {
+      position->token = position->row = -1;
+      position->kind = DraftKind::kUnusable;
+    }
   }
   __syncwarp(kAllLanes);
-}
-
-template <typename T, typename C, typename L, typename S>
-__device__ __forceinline__ void look_at(const L& launch, const S& sequence, int step,
-                                        const TargetColumns<T, C>& columns, Position* position) {
-  const bool greedy = sequence.target_temperature == 0.0f;
-  const int64_t slot = slot_of(launch, sequence, step);
-  const Softmax target =
-      merge_chunks(launch.target_chunks + slot * columns.chunks(), columns.chunks());
-  const int argmax = greedy && target.valid ? argmax_column(columns, target) : -1;
-  set_position(launch.params, sequence, step, target, argmax, position);
 }
 
 // By the warps of all blocks that share a row, each from its first chunk on: the sums of a step's
@@ -228,13 +262,14 @@ __device__ __forceinline__ void sum_draft_row(const L& launch, const S& sequence
                                               int draft_chunks, int start, int stride,
                                               uint4* ring) {
   const VerifyParams& params = launch.params;
-  if (kind_of_draft(params, sequence, step) != DraftKind::kRow) return;
+  const int64_t token = params.drafts.token_ids[token_of(sequence, step)];
+  const int index = draft_row_index(params, draft_of(sequence, step));
+  if (kind_of_draft(params, sequence, token, index) != DraftKind::kRow) return;
   const int rank = static_cast<int>(params.affinity.rank);
   const int64_t slot = slot_of(launch, sequence, step);
   ChunkSum* draft_sums = launch.draft_chunks + slot * draft_chunks;
   float* spread_sums = launch.spread_sums + slot * rank * draft_chunks;
-  const DraftRow<D, Whole> row(params.draft, draft_row_index(params, draft_of(sequence, step)),
-                               sequence.draft_temperature, Whole{});
+  const DraftRow<D, Whole> row(params.draft, index, sequence.draft_temperature, Whole{});
   stream_chunks(row, ring, start, stride, draft_chunks,
                 [&](int chunk, float (&z)[kPerLane], float largest) {
                   sum_draft_chunk(row, chunk, z, largest, params.affinity.spread, rank, draft_sums,
@@ -242,47 +277,46 @@ __device__ __forceinline__ void sum_draft_row(const L& launch, const S& sequence
                 });
 }
 
-// By one warp, of a position that has been looked at. z(token) is that of the target.
-template <typename D, typename C, typename L, typename S, typename Z>
-__device__ __forceinline__ void judge(const L& launch, const S& sequence, int step,
-                                      int draft_chunks, const C& cut, Z&& z, Position* position) {
-  const VerifyParams& params = launch.params;
+// By one warp, of a position that is known but for this. z is that of the target at the draft.
+template <typename S>
+__device__ __forceinline__ void judge(const S& sequence, int step, float z, Position* position) {
   Verdict verdict = Verdict::kRejected;
   if (!position->target.valid) {
     verdict = Verdict::kStopped;
   } else if (step >= sequence.count) {
     verdict = Verdict::kBonus;
+  } else if (position->kind == DraftKind::kUnusable) {
+    verdict = Verdict::kRejected;
+  } else if (sequence.target_temperature == 0.0f) {
+    verdict = position->token == position->argmax ? Verdict::kAccepted : Verdict::kRejected;
   } else {
-    if (position->kind == DraftKind::kRow) {
-      load_draft_stats<C>(launch, slot_of(launch, sequence, step), draft_chunks, position);
-    }
-    if (position->kind == DraftKind::kUnusable) {
-      verdict = Verdict::kRejected;
-    } else if (sequence.target_temperature == 0.0f) {
-      verdict = position->token == position->argmax ? Verdict::kAccepted : Verdict::kRejected;
-    } else {
-      const float coin = uniform(
-          random_words(sequence.step_key, later(sequence.position, step), Purpose::kAccept, 0)
-              .word[0]);
-      const float q =
-          draft_q<D>(params, sequence, *position, static_cast<int>(position->token), cut);
-      const float p = target_p(*position, z(static_cast<int>(position->token)));
-      verdict = coin * q < p ? Verdict::kAccepted : Verdict::kRejected;
-    }
+    const bool accepts = position->coin * position->q < target_p(*position, z);
+    verdict = accepts ? Verdict::kAccepted : Verdict::kRejected;
   }
   __syncwarp(kAllLanes);
   if (lane_index() == 0) position->verdict = verdict;
 }
 
-// By one warp, which leaves all results in `position`.
+// By one warp, which leaves all results in `position`, and the sums where `kept` says.
 template <typename T, typename D, typename C, typename L, typename S>
 __device__ __forceinline__ void decide(const L& launch, const S& sequence, int step,
-                                       int draft_chunks, const C& cut, Position* position) {
+                                       int draft_chunks, const C& cut, ChunkSum* kept,
+                                       Position* position) {
   const TargetColumns<T, C> columns = target_row<T>(launch.params, sequence, step, cut);
-  look_at(launch, sequence, step, columns, position);
-  judge<D>(
-      launch, sequence, step, draft_chunks, cut, [&](int token) { return columns.value(token); },
-      position);
+  const bool drafted = step < sequence.count;
+  const Draft* known = drafted ? launch.looked_up(slot_of(launch, sequence, step)) : nullptr;
+  const int word = load_draft(known);
+  look_at(launch, sequence, step, columns, kept, position);
+  if (known != nullptr) {
+    Draft* draft = position;
+    if (lane_index() < kDraftWords) reinterpret_cast<int*>(draft)[lane_index()] = word;
+    __syncwarp(kAllLanes);
+  } else if (drafted) {
+    look_up<D>(
+        launch, sequence, step, draft_chunks, cut, [&](int token) { return columns.logit(token); },
+        position);
+  }
+  judge(sequence, step, drafted ? columns.z(position->logit) : 0.0f, position);
 }
 
 }  // namespace rdk

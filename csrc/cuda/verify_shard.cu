@@ -12,8 +12,7 @@
 namespace rdk {
 
 // Stats are always passed.
-__device__ __forceinline__ void merge_draft_stats(const VerifyShardLaunch&, int64_t, int,
-                                                  Position*) {}
+__device__ __forceinline__ void merge_draft_stats(const VerifyShardLaunch&, int64_t, int, Draft*) {}
 __device__ __forceinline__ int64_t slot_of(const VerifyShardLaunch& launch,
                                            const Sequence& sequence, int step) {
   return sequence.index * (launch.params.max_draft + 1) + step;
@@ -69,10 +68,16 @@ __device__ __forceinline__ void decide_on_shard(const VerifyShardLaunch& launch,
   const Softmax target = sequence.target_temperature == 0.0f
                              ? greedy_softmax(sums, launch.params.affinity.target_size, &argmax)
                              : merge_chunks(sums.pairs, sums.chunks);
-  set_position(launch.params, sequence, step, target, argmax, position);
-  judge<AnyDtype>(
-      launch, sequence, step, 0, Cut::nothing(),
-      [&](int) { return global_load(&sums.pairs[sums.chunks].max); }, position);
+  if (lane_index() == 0) {
+    position->target = KeptSums(target);
+    position->argmax = argmax;
+  }
+  __syncwarp(kAllLanes);
+  if (step < sequence.count) {
+    look_up<AnyDtype>(
+        launch, sequence, step, 0, Cut::nothing(), [](int) { return 0.0f; }, position);
+  }
+  judge(sequence, step, global_load(&sums.pairs[sums.chunks].max), position);
 }
 
 // The rank's columns of a row.
@@ -116,9 +121,11 @@ __device__ __forceinline__ int64_t find(const VerifyShardLaunch& launch, const S
     const int column = row.draw(position.target, words);
     if (column < 0) continue;
     const int token = static_cast<int>(row.token(column));
+    const Entries entries = column_entries(launch.params.affinity, token);
     const float p = target_p(position, row.columns.value(column));
-    const float q =
-        bonus ? 0.0f : draft_q<AnyDtype>(launch.params, sequence, position, token, Cut::nothing());
+    const float q = bonus ? 0.0f
+                          : draft_q<AnyDtype>(launch.params, sequence, position, token, entries,
+                                              Cut::nothing());
     if (bonus || uniform(words.word[2]) * p < p - q) found = kept_at(attempt, token);
   }
   if (lane_index() == 0) kept[own] = found;

@@ -15,7 +15,7 @@ struct VerifyShardLaunch {
   static constexpr int kThreads = 256;  // of a block
   static_assert(kResidualTries % (kThreads / kWarp) == 0, "warps share the tries evenly");
   static constexpr int kBlocks = 2;
-  static constexpr int kStaticSharedBytes = 832;
+  static constexpr int kStaticSharedBytes = 960;
   Params params;
   LaunchShape shape;
 

@@ -43,10 +43,11 @@ __device__ __forceinline__ int last_token(const L& launch, const S& sequence, in
     const bool proposes = purpose == Purpose::kResidual;
     const PhiloxWords words =
         random_words(sequence.step_key, place, purpose, proposes ? first + warp : 0);
-    const int token = draw_column(columns, position.target, words);
+    const int token = position.target.draw(columns, words);
     if (!proposes) return token;
+    const Entries entries = column_entries(launch.params.affinity, token);
     const float p = target_p(position, columns.value(token));
-    const float q = draft_q<D>(launch.params, sequence, position, token, cut);
+    const float q = draft_q<D>(launch.params, sequence, position, token, entries, cut);
     if (lane_index() == 0) {
       kept[warp] = uniform(words.word[2]) * p < p - q ? token : -1;
     }

@@ -187,7 +187,10 @@ __device__ __forceinline__ int judge_by_token(const VerifyTreeLaunch& launch,
     auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
     cut = cut_row<T>(launch, sequence, step, limits, scratch);
   }
-  if (warp_index() == 0) decide<T, AnyDtype>(launch, sequence, step, draft_chunks, cut, &position);
+  if (warp_index() == 0) {
+    decide<T, AnyDtype>(launch, sequence, step, draft_chunks, cut,
+                        reinterpret_cast<ChunkSum*>(shared), &position);
+  }
   __syncthreads();
   if (position.verdict == Verdict::kAccepted) {
     *token = kAcceptedNode;
@@ -204,16 +207,15 @@ __device__ __forceinline__ int judge_by_block(const VerifyTreeLaunch& launch,
                                               int* token) {
   __shared__ Position positions[kWarps];
   __shared__ int decided[kWarps];
-  auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
   int longest = -1;
 #pragma unroll 1
   for (int step = sequence.depth; longest < 0; ++step) {
     sum_step<T>(launch, sequence, step, draft_chunks, limits.before(), shared);
     longest = weigh_prefixes<T, AnyDtype>(launch, sequence, step, step, draft_chunks, limits,
-                                          scratch, positions);
+                                          shared, positions);
   }
-  return accept_prefix<T, AnyDtype>(launch, sequence, longest, draft_chunks, limits, positions,
-                                    decided, token);
+  return accept_prefix<T, AnyDtype>(launch, sequence, longest, draft_chunks, limits, shared,
+                                    positions, decided, token);
 }
 
 // By the first warp: puts out what was judged, and takes the walk to a fixed child that has the

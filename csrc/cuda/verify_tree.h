@@ -19,7 +19,7 @@ struct VerifyTreeLaunch {
   static constexpr int kThreads = 256;  // of a block
   static_assert(kResidualTries % (kThreads / kWarp) == 0, "warps share the tries evenly");
   static constexpr int kBlocks = 2;
-  static constexpr int kStaticSharedBytes = 864;  // at most: of drawn nodes by block
+  static constexpr int kStaticSharedBytes = 992;  // at most: of drawn nodes by block
   Params params;
   LaunchShape shape;
   // As in VerifyLaunch. Of fixed nodes there are the target's sums alone.
@@ -41,6 +41,7 @@ struct VerifyTreeLaunch {
   }
   // Then even a block without a drawn node has words of its own.
   RDK_HOST_DEVICE bool by_block() const { return params.method == Method::kBlock; }
+  RDK_HOST_DEVICE const Draft* looked_up(int64_t) const { return nullptr; }
 };
 
 }  // namespace rdk

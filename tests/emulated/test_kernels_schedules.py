@@ -118,6 +118,29 @@ def test_tickets_need_no_cleared_workspace(emulated: ModuleType, workload: str) 
         assert_same_bits(outputs, expected)
 
 
+@pytest.mark.parametrize("changes", [{}, {"top_k": 300, "logprobs": 1}], ids=["whole", "cut"])
+def test_a_scout_looks_up_drafts_while_others_sum(
+    emulated: ModuleType, changes: dict[str, int]
+) -> None:
+    """Where a sequence has 16 blocks or more, the last one sums nothing; a warp of it has several
+    drafts."""
+    size = 5 * 1024 + 1
+    made = generators.batch(generators.affinity("mixed-1", size), [30], dtype=torch.bfloat16)
+    drafts = torch.arange(20)
+    made.target_logits[drafts, made.draft_token_ids[drafts]] += 30  # accepted, for the most part
+    made = made.with_stats()
+    if changes:
+        made = made.replace(top_k=torch.tensor([changes["top_k"]], dtype=torch.int32), logprobs=1)
+    assert emulated.plan_verify((132, FULL, 1), 1, 30, 30, size, size)["splits"] >= 16
+    emulated.set_machine(1, FULL)
+    expected = verify(made)
+    assert int(expected[1][0]) > 16
+    emulated.set_machine(132, FULL)
+    for seed, resident in enumerate((1, 4, 40)):
+        emulated.configure(seed=seed, resident=resident)
+        assert_same_bits(verify(made), expected)
+
+
 def test_every_launch_has_a_stamp_of_its_own(emulated: ModuleType) -> None:
     stamps = [emulated.next_stamp() for _ in range(10_000)]
     assert len(set(stamps)) == len(stamps)
