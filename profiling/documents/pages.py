@@ -20,6 +20,7 @@ from .acceptance import (
 from .chart import source_of
 from .engines import engine_table
 from .results import ROOT, Link
+from .served import served_table
 from .times import (
     decoding_table,
     demo_table,
@@ -58,6 +59,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "acceptance and pruning": pruning_table,
     "other tokenizers": tokenizers_table,
     "drafters in vLLM": engine_table,
+    "models that are served": served_table,
 }
 
 _MARKED = re.compile(r"^<!-- table (.+?) -->\n.*?^<!-- end of table -->$", re.DOTALL | re.MULTILINE)

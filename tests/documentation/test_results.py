@@ -55,7 +55,7 @@ def test_every_figure_of_a_table_comes_from_the_results(monkeypatch: pytest.Monk
         return 1.5 * value if isinstance(value, float) else value
 
     written = {name: write(link) for name, write in pages.TABLES.items()}
-    for module in ("acceptance", "engines", "times"):
+    for module in ("acceptance", "engines", "served", "times"):
         path = f"profiling.documents.{module}.content"
         monkeypatch.setattr(path, lambda file: altered(json.loads((FOLDER / file).read_text())))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,8 +34,9 @@ from rdk_cuda.integrations.huggingface.slot_layer import (  # noqa: E402
     IndexedSlotLayer,
     SlotLayer,
 )
+from tests import served_models  # noqa: E402
 from tests.architectures import near, tiny  # noqa: E402
-from tests.recurrent_models import EACH, INDEXERS, READ_AGAIN, SIZE, STEPWISE, recurrent  # noqa: E402
+from tests.recurrent_models import EACH, INDEXERS, READ_AGAIN, REFUSED, SIZE, STEPWISE, recurrent  # noqa: E402
 
 NEW, PLACES = 20, 4
 PROMPTS = [[random.Random(n).randrange(1, SIZE) for _ in range(n)] for n in (7, 1, 23, 12)]
@@ -303,19 +305,37 @@ def test_samples_of_a_hybrid_have_its_distribution(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "reason"),
+    ("name", "reason"),
     [
-        ("minimax", {"block_size": 8, "num_local_experts": 2}, "not run over the library's cache"),
-        ("recurrent_gemma", {"lru_width": 32, "num_hidden_layers": 3}, r"layers \[0, 1\] where"),
-        ("xlstm", {"num_blocks": 2, "num_heads": 4}, "does not take .* position_ids"),
-        ("rwkv", {"attention_hidden_size": 32}, "does not take .* position_ids"),
+        ("minimax", "not run over the library's cache"),
+        ("recurrent_gemma", r"layers \[0, 1\] where"),
+        ("xlstm", "does not take .* position_ids"),
+        ("rwkv", "does not take .* position_ids"),
+        ("llama4_text", "has chunked attention"),
+        ("deepseek_v4", "heavily_compressed_attention"),
+        ("inkling_text", "hybrid_sliding"),
+        ("glm_moe_dsa", "pools its keys by slots"),
     ],
 )
-def test_models_with_states_elsewhere_are_refused(
-    name: str, changes: dict[str, Any], reason: str
-) -> None:
+def test_models_with_pasts_elsewhere_are_refused(name: str, reason: str) -> None:
     with pytest.raises(TypeError, match=f"HuggingFaceModel: .* {reason}"):
-        HuggingFaceModel(recurrent(name, **changes))
+        HuggingFaceModel(recurrent(name, **REFUSED[name]))
+
+
+def test_the_table_of_served_models_is_what_the_code_does() -> None:
+    """Of a few types; `python -m tests.served_models` writes all."""
+    written = json.loads(served_models.RESULT.read_text("utf-8"))
+    if written["transformers"] != transformers.__version__:
+        pytest.skip(f"the table is of Transformers {written['transformers']}")
+    named = {"llama", "mistral", "jamba", "lfm3", "qwen4_exp_text", "llama4_text", "minimax"}
+    for name, model in served_models.models(named):
+        row = served_models.row_of(name, model)
+        assert row.pop("error", 0.0) < 1e-5
+        assert row in [
+            {key: own for key, own in each.items() if key != "error"} for each in written["rows"]
+        ]
+        named.remove(name)
+    assert not named
 
 
 def test_releases_without_states_in_the_cache_refuse_by_name(
