@@ -119,7 +119,7 @@ def test_tickets_need_no_cleared_workspace(emulated: ModuleType, workload: str) 
 
 
 @pytest.mark.parametrize("changes", [{}, {"top_k": 300, "logprobs": 1}], ids=["whole", "cut"])
-def test_a_scout_looks_up_drafts_while_others_sum(
+def test_a_scout_of_verify_looks_up_drafts_while_others_sum(
     emulated: ModuleType, changes: dict[str, int]
 ) -> None:
     """Where a sequence has 16 blocks or more, the last one sums nothing; a warp of it has several
