@@ -50,6 +50,8 @@ struct Whole {
   static constexpr bool kCuts = false;
   using Mask = NoMask;
 
+  __device__ __forceinline__ static Whole nothing() { return {}; }
+
   __device__ __forceinline__ float scaled(float logit, const Scale& scale) const {
     return scale(logit);
   }
