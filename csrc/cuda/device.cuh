@@ -74,7 +74,8 @@ __device__ __forceinline__ void cluster_wait() {
 
 // Stores to shared memory of the block with that number in the cluster, where this address would be
 // its own. That block runs, and has not left; it reads behind the cluster's next barrier, by
-// cluster_load. Without clusters a block is one of its own.
+// cluster_load, which also reads global memory that only this block writes. Without clusters a
+// block is one of its own.
 __device__ __forceinline__ void cluster_store(float* shared, int block, float value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));

@@ -182,16 +182,15 @@ __device__ __forceinline__ void meet(int splits) {
   }
 }
 
+// By a block: its part of a row.
 template <typename T, typename C>
-__global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const DraftLaunch launch) {
-  RDK_DYNAMIC_SHARED(shared);
-  __shared__ HeldSums held;
-  wait_for_earlier_kernels();
+__device__ __forceinline__ void draft_part(const DraftLaunch& launch, unsigned char* shared,
+                                           HeldSums* held) {
   const DraftParams& params = launch.params;
   const int64_t index = blockIdx.x / launch.splits;
   const int split = blockIdx.x % launch.splits;
   const int rank = static_cast<int>(params.affinity.rank);
-  const bool holds = !C::kCuts && launch.holds;
+  const bool holds = C::kPlain || (!C::kCuts && launch.holds);
   const bool clustered = launch.shape.cluster > 1;
   if (holds && clustered) cluster_arrive();
   DraftRow<T, C> row(params.draft, index, 1.0f, C::nothing());
@@ -200,7 +199,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
   const int first = split * warps + warp_index();
   const int stride = launch.splits * warps;
   const RowSums sums{
-      holds ? &held : nullptr,
+      holds ? held : nullptr,
       launch.splits,
       {launch.chunks + index * chunks, launch.spread_sums + index * rank * chunks, chunks}};
   RowFacts facts;
@@ -249,7 +248,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
     // Every warp finds out which chunk is drawn. The one that has summed it still has its
     // exponentials, but for those of earlier chunks.
     meet(launch.splits);
-    const HeldSums* const shown = &held;
+    const HeldSums* const shown = held;
     const auto softmax = merge_sums(shown, chunks);
     chunk = drawn_chunk(softmax);
     if (chunk % stride != first) chunk = -1;
@@ -260,7 +259,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
     }
     if (split == 0 && warp_index() == warps - 1) {
       put_stats(params, index, row.cut, facts.temperature, softmax,
-                [&](int r, int c) { return cluster_load(&held.spreads[r][c]); });
+                [&](int r, int c) { return cluster_load(&held->spreads[r][c]); });
       if (!valid && lane_index() == 0) put_token(params, index, words.key, -1);
     }
   } else if (C::kCuts && clustered ? first_block_of_cluster(launch.splits)
@@ -281,6 +280,18 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
     draw_token(params, index, row, column, random.word[2], words);
   }
   keep_row(params, index, row, split, launch.splits);
+}
+
+template <typename T, typename C>
+__global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const DraftLaunch launch) {
+  RDK_DYNAMIC_SHARED(shared);
+  __shared__ HeldSums held;
+  wait_for_earlier_kernels();
+  if (!C::kCuts && launch.plain) {
+    draft_part<T, Plain>(launch, shared, &held);
+  } else {
+    draft_part<T, C>(launch, shared, &held);
+  }
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ struct DraftLaunch {
   LaunchShape shape;
   int splits;          // blocks that share a row
   bool holds;          // they hold its chunk sums in shared memory (row_sums.cuh)
+  bool plain;          // and all chunks are whole (cut.cuh)
   unsigned* tickets;   // [rows], zero at the start; none if a row's blocks are a cluster
   ChunkSum* chunks;    // [rows, chunks]
   float* spread_sums;  // [rows, R, chunks]

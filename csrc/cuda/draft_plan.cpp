@@ -38,6 +38,9 @@ void split_rows(const Machine& machine, int64_t rows, int64_t chunks, DraftLaunc
   // Rows that may be cut are searched for a threshold in global memory.
   launch->holds = !launch->params.truncation.given && chunks <= kMostHeld &&
                   (splits == 1 || launch->shape.cluster > 1);
+  const DraftParams& params = launch->params;
+  launch->plain =
+      launch->holds && are_plain(params.draft, params.affinity.spread, params.affinity.rank);
   launch->shape.threads = threads;
 }
 

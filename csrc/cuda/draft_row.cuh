@@ -10,7 +10,7 @@ namespace rdk {
 alignas(16) __device__ const float kNoBias[kVector] = {};
 
 // The drafter's row: V_d static columns with a bias, then, in chunks of their own, dynamic ones.
-// C is Whole or Cut.
+// C is Whole, Plain or Cut.
 template <typename T, typename C>
 struct DraftRow {
   using Element = T;
@@ -45,10 +45,11 @@ struct DraftRow {
 
   __device__ __forceinline__ int static_chunks() const { return (size + kChunk - 1) / kChunk; }
   __device__ __forceinline__ int chunks() const {
+    if (C::kPlain) return size / kChunk;
     return static_chunks() + (dynamic_size + kChunk - 1) / kChunk;
   }
   __device__ __forceinline__ bool is_dynamic(int column) const {
-    return column >= static_chunks() * kChunk;
+    return !C::kPlain && column >= static_chunks() * kChunk;
   }
   __device__ __forceinline__ int dynamic_index(int column) const {
     return column - static_chunks() * kChunk;
@@ -78,7 +79,11 @@ struct DraftRow {
   __device__ __forceinline__ int place(int chunk) const { return chunk; }
   __device__ __forceinline__ void advance(int chunks, int* chunk) const { *chunk += chunks; }
   __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
-    if (chunk < static_chunks()) copy_chunk(logits, chunk * kChunk, size, landing);
+    if constexpr (C::kPlain) {
+      copy_whole_chunk(logits, chunk * kChunk, landing);
+    } else if (chunk < static_chunks()) {
+      copy_chunk(logits, chunk * kChunk, size, landing);
+    }
   }
   // To a chunk's quotients; returns the largest z of this lane. A row that may be cut has few
   // registers left: it reads a vector at a time, the same zeros again and again if it has no bias.
@@ -105,7 +110,11 @@ struct DraftRow {
       }
     } else {
       float shift[kPerLane];
-      read_chunk(shifts, begin, size, InMemory{}, shift);
+      if constexpr (C::kPlain) {
+        read_whole_chunk(shifts, begin, InMemory{}, shift);
+      } else {
+        read_chunk(shifts, begin, size, InMemory{}, shift);
+      }
 #pragma unroll
       for (int v = 0; v < kPerLane; ++v) z[v] = with_bias(z[v], shift[v]);
     }
@@ -116,7 +125,10 @@ struct DraftRow {
   __device__ __forceinline__ float scaled_chunk(int chunk, Source source,
                                                 float (&z)[kPerLane]) const {
     float largest;
-    if (chunk < static_chunks()) {
+    if constexpr (C::kPlain) {
+      largest = read_whole_chunk(logits, chunk * kChunk, source, z);
+      largest = add_bias(chunk * kChunk, cut.apply(scale, largest, z), z);
+    } else if (chunk < static_chunks()) {
       largest = read_chunk(logits, chunk * kChunk, size, source, z);
       largest = add_bias(chunk * kChunk, cut.apply(scale, largest, z), z);
       cut.keep(z);
@@ -143,7 +155,7 @@ __device__ __forceinline__ void sum_draft_chunk(const DraftRow<T, C>& row, int c
   const Logits<float> rows(Dtype::kFloat32, spread, 0);
   const int begin = chunk * kChunk;
   const int size = row.is_dynamic(begin) ? 0 : row.size;
-  const bool whole = rank == 1 && is_whole(rows, begin, size);
+  const bool whole = C::kPlain || (rank == 1 && is_whole(rows, begin, size));
 #pragma unroll 1
   for (int r = 0; r < rank; ++r) {
     float mass = 0.0f;

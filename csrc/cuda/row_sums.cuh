@@ -41,4 +41,22 @@ struct RowSums {
   }
 };
 
+// Wherever they are, for a block that shares them or has put them there alone.
+struct ShownSums {
+  const ChunkSum* chunks;
+  const float* spreads;  // [R, stride]
+  int stride;
+
+  __device__ __forceinline__ explicit ShownSums(const RowSums& sums)
+      : chunks(sums.held == nullptr ? sums.stored.chunks : sums.held->chunks),
+        spreads(sums.held == nullptr ? sums.stored.spreads : sums.held->spreads[0]),
+        stride(sums.held == nullptr ? sums.stored.count : kMostHeld) {}
+};
+__device__ __forceinline__ float max_of(const ShownSums& sums, int chunk) {
+  return cluster_load(&sums.chunks[chunk].max);
+}
+__device__ __forceinline__ float sum_of(const ShownSums& sums, int chunk) {
+  return cluster_load(&sums.chunks[chunk].sum);
+}
+
 }  // namespace rdk

@@ -343,6 +343,7 @@ void store_in_block(void* shared, unsigned block, const void* value, size_t size
 }
 
 void load_of_cluster(const void* shared, size_t size, Site site) {
+  if (!is_shared(shared)) return access(shared, false, site);
   const unsigned own = blockIdx.x % cluster_size;
   const ClusterMemory::Place at = place_of(shared, own, size, site);
   fail_if(clusters[cluster_of_turn].load(at, scheduler->now()), site);
