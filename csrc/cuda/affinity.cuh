@@ -40,15 +40,24 @@ __device__ __forceinline__ float token_q(const AffinityColumns& affinity, const 
 
 // A target token from row `draft` of A, by one warp. A masked column is never drawn and every other
 // row's running sums end in exactly 2^32, more than any word, so each search ends inside its range.
-// words(t) are those of try t.
+// words(t) are those of try t. Sums and tokens of a row of few entries are asked for at once.
 template <typename Words>
 __device__ __forceinline__ int warp_draw_target(const AffinityRows& affinity, int draft,
                                                 uint32_t word, Words&& words) {
   const int rank = static_cast<int>(affinity.rank);
   const int begin = affinity.offsets[draft];
   const int count = affinity.offsets[draft + 1] - begin;
-  const int entry = warp_first_above(affinity.cdf + begin, count, word);
-  if (entry < count) return affinity.targets[begin + entry];
+  if (count <= kWarp) {
+    const int own = begin + lane_index();
+    const bool there = lane_index() < count;
+    const int64_t sum = there ? affinity.cdf[own] : 0;
+    const int target = there ? affinity.targets[own] : -1;
+    const unsigned above = __ballot_sync(kAllLanes, sum > static_cast<int64_t>(word));
+    if (above != 0) return __shfl_sync(kAllLanes, target, __ffs(static_cast<int>(above)) - 1);
+  } else {
+    const int entry = warp_first_above(affinity.cdf + begin, count, word);
+    if (entry < count) return affinity.targets[begin + entry];
+  }
   const int64_t prior = warp_first_above(affinity.spread_cdf + draft * affinity.rank, rank, word);
   return warp_first_above(affinity.prior_cdf + prior * affinity.target_size,
                           static_cast<int>(affinity.target_size), words(1).word[0]);

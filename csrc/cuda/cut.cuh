@@ -48,7 +48,10 @@ struct BitMask {
 
 struct Whole {
   static constexpr bool kCuts = false;
+  static constexpr bool kPlain = false;
   using Mask = NoMask;
+
+  __device__ __forceinline__ static Whole nothing() { return {}; }
 
   __device__ __forceinline__ float scaled(float logit, const Scale& scale) const {
     return scale(logit);
@@ -66,8 +69,23 @@ struct Whole {
   }
 };
 
+// Of which all chunks are whole, in one run of static columns whose bias, if any, is aligned like
+// the logits: what nearly every row is. Code for it has no rare ways between the usual ones, which
+// a kernel that runs for some microseconds would wait for: a jump to code that nobody has run
+// takes a third of one.
+struct Plain : Whole {
+  static constexpr bool kPlain = true;
+
+  __device__ __forceinline__ static Plain nothing() { return {}; }
+  __device__ __forceinline__ float apply(const Scale& scale, float largest,
+                                         float (&z)[kPerLane]) const {
+    return scale.briefly(largest, z);
+  }
+};
+
 struct Cut {
   static constexpr bool kCuts = true;
+  static constexpr bool kPlain = false;
   using Mask = BitMask;
   float threshold;  // -inf: nothing is cut
   float divisor;    // 0: z is a product with the reciprocal, as of a row that is whole

@@ -77,6 +77,43 @@ __device__ __forceinline__ void cluster_barrier() {
           : "memory");
 #endif
 }
+// The same in two parts, which orders no memory: behind the wait all blocks of the cluster run.
+__device__ __forceinline__ void cluster_arrive() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait;" ::: "memory");
+#endif
+}
+
+// Stores to shared memory of the block with that number in the cluster, where this address would be
+// its own. That block runs, and has not left; it reads behind the cluster's next barrier, by
+// cluster_load, which also reads global memory that only this block writes. Without clusters a
+// block is one of its own.
+__device__ __forceinline__ void cluster_store(float* shared, int block, float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(to) : "r"(block));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+#else
+  *shared = value;
+#endif
+}
+__device__ __forceinline__ void cluster_store(float* shared, int block, float first, float second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(to) : "r"(block));
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(first), "f"(second)
+               : "memory");
+#else
+  shared[0] = first;
+  shared[1] = second;
+#endif
+}
+__device__ __forceinline__ float cluster_load(const float* shared) { return *shared; }
 
 // By all threads, before they read or write any memory but their own: a kernel may be launched
 // early, while those before it in the stream still run (launch.h). Behind this all of them have
@@ -171,6 +208,17 @@ inline void compare_and_swap(uint64_t* address, uint64_t old, uint64_t value) {
 }
 
 inline void cluster_barrier() { emulation::cluster_barrier(emulation::Site::here()); }
+inline void cluster_arrive() { emulation::cluster_arrive(emulation::Site::here()); }
+inline void cluster_wait() { emulation::cluster_wait(emulation::Site::here()); }
+
+inline void cluster_store(float* shared, int block, float value) {
+  emulation::cluster_store(shared, static_cast<unsigned>(block), value);
+}
+inline void cluster_store(float* shared, int block, float first, float second) {
+  cluster_store(shared, block, first);
+  cluster_store(shared + 1, block, second);
+}
+inline float cluster_load(const float* shared) { return emulation::cluster_load(shared); }
 
 inline void wait_for_earlier_kernels() { emulation::wait_for_earlier_kernels(); }
 

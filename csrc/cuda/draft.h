@@ -19,10 +19,12 @@ struct DraftLaunch {
   static constexpr int kBlocks = 2;
   static constexpr int kSmallThreads = 64;  // of a block where several share a row
   static constexpr int kSmallBlocks = 4;    // of these for a multiprocessor; 8 would fit
-  static constexpr int kStaticSharedBytes = 16;
+  static constexpr int kStaticSharedBytes = 3088;
   Params params;
   LaunchShape shape;
   int splits;          // blocks that share a row
+  bool holds;          // they hold its chunk sums in shared memory (row_sums.cuh)
+  bool plain;          // and all chunks are whole (cut.cuh)
   uint64_t* tickets;   // [rows]; none if a row's blocks are a cluster
   ChunkSum* chunks;    // [rows, chunks]
   float* spread_sums;  // [rows, R, chunks]

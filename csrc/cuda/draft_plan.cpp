@@ -14,6 +14,7 @@ constexpr int64_t kMaxWarps = DraftLaunch::kMaxThreads / kWarp;
 
 // Of rows so long, small blocks all over the chip bring the bytes sooner than a cluster.
 constexpr int64_t kMostChunksOfCluster = 2 * kMostCluster * kMaxWarps;
+static_assert(kMostChunksOfCluster <= kMostHeld);
 
 // With few rows, clusters, which need no cleared tickets; or small blocks all over the chip, with a
 // chunk or two for each warp. With many, one block for each row.
@@ -34,6 +35,12 @@ void split_rows(const Machine& machine, int64_t rows, int64_t chunks, DraftLaunc
     }
   }
   launch->splits = static_cast<int>(splits);
+  // Rows that may be cut are searched for a threshold in global memory.
+  launch->holds = !launch->params.truncation.given && chunks <= kMostHeld &&
+                  (splits == 1 || launch->shape.cluster > 1);
+  const DraftParams& params = launch->params;
+  launch->plain =
+      launch->holds && are_plain(params.draft, params.affinity.spread, params.affinity.rank);
   launch->shape.threads = threads;
 }
 

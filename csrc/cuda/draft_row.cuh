@@ -10,7 +10,7 @@ namespace rdk {
 alignas(16) __device__ const float kNoBias[kVector] = {};
 
 // The drafter's row: V_d static columns with a bias, then, in chunks of their own, dynamic ones.
-// C is Whole or Cut.
+// C is Whole, Plain or Cut.
 template <typename T, typename C>
 struct DraftRow {
   using Element = T;
@@ -45,10 +45,11 @@ struct DraftRow {
 
   __device__ __forceinline__ int static_chunks() const { return (size + kChunk - 1) / kChunk; }
   __device__ __forceinline__ int chunks() const {
+    if (C::kPlain) return size / kChunk;
     return static_chunks() + (dynamic_size + kChunk - 1) / kChunk;
   }
   __device__ __forceinline__ bool is_dynamic(int column) const {
-    return column >= static_chunks() * kChunk;
+    return !C::kPlain && column >= static_chunks() * kChunk;
   }
   __device__ __forceinline__ int dynamic_index(int column) const {
     return column - static_chunks() * kChunk;
@@ -78,7 +79,11 @@ struct DraftRow {
   __device__ __forceinline__ int place(int chunk) const { return chunk; }
   __device__ __forceinline__ void advance(int chunks, int* chunk) const { *chunk += chunks; }
   __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
-    if (chunk < static_chunks()) copy_chunk(logits, chunk * kChunk, size, landing);
+    if constexpr (C::kPlain) {
+      copy_whole_chunk(logits, chunk * kChunk, landing);
+    } else if (chunk < static_chunks()) {
+      copy_chunk(logits, chunk * kChunk, size, landing);
+    }
   }
   // To a chunk's quotients; returns the largest z of this lane. A row that may be cut has few
   // registers left: it reads a vector at a time, the same zeros again and again if it has no bias.
@@ -105,7 +110,11 @@ struct DraftRow {
       }
     } else {
       float shift[kPerLane];
-      read_chunk(shifts, begin, size, InMemory{}, shift);
+      if constexpr (C::kPlain) {
+        read_whole_chunk(shifts, begin, InMemory{}, shift);
+      } else {
+        read_chunk(shifts, begin, size, InMemory{}, shift);
+      }
 #pragma unroll
       for (int v = 0; v < kPerLane; ++v) z[v] = with_bias(z[v], shift[v]);
     }
@@ -116,7 +125,10 @@ struct DraftRow {
   __device__ __forceinline__ float scaled_chunk(int chunk, Source source,
                                                 float (&z)[kPerLane]) const {
     float largest;
-    if (chunk < static_chunks()) {
+    if constexpr (C::kPlain) {
+      largest = read_whole_chunk(logits, chunk * kChunk, source, z);
+      largest = add_bias(chunk * kChunk, cut.apply(scale, largest, z), z);
+    } else if (chunk < static_chunks()) {
       largest = read_chunk(logits, chunk * kChunk, size, source, z);
       largest = add_bias(chunk * kChunk, cut.apply(scale, largest, z), z);
       cut.keep(z);
@@ -133,18 +145,17 @@ struct DraftRow {
   }
 };
 
-// By one warp, which has read a chunk of a row into z by scaled_chunk: stores the chunk's sum and,
-// for each prior r, the sum of exp(z - chunk max) U[i, r].
-template <typename T, typename C>
+// By one warp, which has read a chunk of a row into z by scaled_chunk: puts the chunk's sum and,
+// for each prior r, the sum of exp(z - chunk max) U[i, r], where the row's sums are.
+template <typename T, typename C, typename Sums>
 __device__ __forceinline__ void sum_draft_chunk(const DraftRow<T, C>& row, int chunk,
                                                 float (&z)[kPerLane], float largest,
-                                                const float* spread, int rank, ChunkSum* chunk_sums,
-                                                float* spread_sums) {
-  store_chunk_sum(exponentiate(row.cut, largest, z), &chunk_sums[chunk]);
+                                                const float* spread, int rank, const Sums& sums) {
+  sums.put(chunk, exponentiate(row.cut, largest, z));
   const Logits<float> rows(Dtype::kFloat32, spread, 0);
   const int begin = chunk * kChunk;
   const int size = row.is_dynamic(begin) ? 0 : row.size;
-  const bool whole = rank == 1 && is_whole(rows, begin, size);
+  const bool whole = C::kPlain || (rank == 1 && is_whole(rows, begin, size));
 #pragma unroll 1
   for (int r = 0; r < rank; ++r) {
     float mass = 0.0f;
@@ -163,22 +174,44 @@ __device__ __forceinline__ void sum_draft_chunk(const DraftRow<T, C>& row, int c
 #pragma unroll
       for (int j = 0; j < kVector; ++j) mass += z[v + j] * values[j];
     }
-    mass = warp_sum(mass);
-    if (lane_index() == 0) global_store(&spread_sums[r * row.chunks() + chunk], mass);
+    sums.put_spread(r, chunk, warp_sum(mass));
   }
+}
+
+// In global memory.
+struct StoredSums {
+  ChunkSum* chunks;
+  float* spreads;  // [R, count]
+  int count;
+
+  __device__ __forceinline__ void put(int chunk, const ChunkSum& sum) const {
+    store_chunk_sum(sum, &chunks[chunk]);
+  }
+  __device__ __forceinline__ void put_spread(int r, int chunk, float mass) const {
+    if (lane_index() == 0) global_store(&spreads[r * count + chunk], mass);
+  }
+};
+template <typename T, typename C>
+__device__ __forceinline__ void sum_draft_chunk(const DraftRow<T, C>& row, int chunk,
+                                                float (&z)[kPerLane], float largest,
+                                                const float* spread, int rank, ChunkSum* chunk_sums,
+                                                float* spread_sums) {
+  const StoredSums sums{chunk_sums, spread_sums, row.chunks()};
+  sum_draft_chunk(row, chunk, z, largest, spread, rank, sums);
 }
 
 // By one warp: stats = (max, sum, s_r...), s_r = sum_i q'_i U[i, r], or NaN if the row has no
 // distribution. Lane 0 writes them, to shared or global memory.
-__device__ __forceinline__ void write_draft_stats(const Softmax& softmax, const float* spread_sums,
-                                                  int rank, float* stats) {
+template <typename Sums, typename Spread>
+__device__ __forceinline__ void write_stats(const SoftmaxOf<Sums>& softmax, int rank, float* stats,
+                                            Spread&& spread) {
 #pragma unroll 1
   for (int r = 0; r < rank; ++r) {
     const float mass = warp_total(softmax.valid ? softmax.count : 0, [&](int c) {
       if (c >= softmax.count) return 0.0f;
-      const float chunk_max = global_load(&softmax.chunks[c].max);
+      const float chunk_max = max_of(softmax.chunks, c);
       if (chunk_max == -infinity()) return 0.0f;
-      return global_load(&spread_sums[r * softmax.count + c]) * expf(chunk_max - softmax.max);
+      return spread(r, c) * expf(chunk_max - softmax.max);
     });
     if (lane_index() == 0) stats[2 + r] = softmax.valid ? mass / softmax.total : not_a_number();
   }
@@ -186,6 +219,11 @@ __device__ __forceinline__ void write_draft_stats(const Softmax& softmax, const 
     stats[0] = softmax.valid ? softmax.max : not_a_number();
     stats[1] = softmax.valid ? softmax.total : not_a_number();
   }
+}
+__device__ __forceinline__ void write_draft_stats(const Softmax& softmax, const float* spread_sums,
+                                                  int rank, float* stats) {
+  write_stats(softmax, rank, stats,
+              [&](int r, int c) { return global_load(&spread_sums[r * softmax.count + c]); });
 }
 
 }  // namespace rdk

@@ -15,6 +15,11 @@ constexpr int kRingBytes = 4096 + 2 * 16;
 // Bytes of shared memory that finding a row's threshold takes of a block (truncation.cuh).
 constexpr int kThresholdBytes = 16528;
 
+// Chunk sums of a row that every block of the cluster which shares it holds in its shared memory
+// (row_sums.cuh), at most: those of 131,072 columns.
+constexpr int kMostHeld = 128;
+constexpr int kHeldBytes = kMostHeld * (8 + 4 * kMaxRank);
+
 struct ChunkSum {
   float max;
   float sum;  // of exp(z - max); NaN or infinite where the row has no distribution

@@ -202,6 +202,16 @@ __device__ __forceinline__ int place_of_column(int v) {
          place_of_part<T>(lane_index() * kLoads + v % kVector / Logits<T>::kPerLoad);
 }
 
+template <typename T>
+__device__ __forceinline__ void copy_whole_chunk(const Logits<T>& logits, int begin,
+                                                 uint4* landing) {
+#pragma unroll
+  for (int part = 0; part < kPerLane / Logits<T>::kPerLoad; ++part) {
+    async_copy(&landing[part * kWarp + place_of_part<T>(lane_index())],
+               logits.vector(begin) + part * kWarp + lane_index());
+  }
+}
+
 // Starts the copy of a chunk into the ring, by a warp. Of a row that is not aligned, or ends within
 // the chunk, it is the aligned 16 bytes that the chunk lies in, one more than it has: what they
 // hold of the row before is shifted out, and behind the row's end nothing is read: the last
@@ -210,14 +220,7 @@ __device__ __forceinline__ int place_of_column(int v) {
 template <typename T>
 __device__ __forceinline__ void copy_chunk(const Logits<T>& logits, int begin, int size,
                                            uint4* landing) {
-  if (is_whole(logits, begin, size)) {
-#pragma unroll
-    for (int part = 0; part < kPerLane / Logits<T>::kPerLoad; ++part) {
-      async_copy(&landing[part * kWarp + place_of_part<T>(lane_index())],
-                 logits.vector(begin) + part * kWarp + lane_index());
-    }
-    return;
-  }
+  if (is_whole(logits, begin, size)) return copy_whole_chunk(logits, begin, landing);
   const int lane = made_here(lane_index());
   const int before = logits.misalignment();
   const auto* first = reinterpret_cast<const unsigned char*>(logits.row + begin) - before;
@@ -323,11 +326,8 @@ __device__ __forceinline__ bool made_whole(const Logits<T>& logits, int begin, i
 // A chunk of a row, padded with -inf; returns the largest of this lane's columns. All loads of a
 // whole chunk are issued before the first value is used.
 template <typename T, typename Source>
-__device__ __forceinline__ float read_chunk(const Logits<T>& logits, int begin, int size,
-                                            Source source, float (&out)[kPerLane]) {
-  if (!is_whole(logits, begin, size) && !made_whole(logits, begin, size, source)) {
-    return read_columns(logits, begin, size, out);
-  }
+__device__ __forceinline__ float read_whole_chunk(const Logits<T>& logits, int begin, Source source,
+                                                  float (&out)[kPerLane]) {
   LargestElement<T> largest;
 #pragma unroll
   for (int v = 0; v < kPerLane; v += Logits<T>::kPerLoad) {
@@ -337,6 +337,14 @@ __device__ __forceinline__ float read_chunk(const Logits<T>& logits, int begin, 
     largest.add(bits);
   }
   return largest.value();
+}
+template <typename T, typename Source>
+__device__ __forceinline__ float read_chunk(const Logits<T>& logits, int begin, int size,
+                                            Source source, float (&out)[kPerLane]) {
+  if (!is_whole(logits, begin, size) && !made_whole(logits, begin, size, source)) {
+    return read_columns(logits, begin, size, out);
+  }
+  return read_whole_chunk(logits, begin, source, out);
 }
 template <typename Source>
 __device__ __forceinline__ float read_chunk(const Logits<AnyDtype>& logits, int begin, int size,

@@ -1,11 +1,11 @@
 // redistribute: q(x) = sum_i q'_i S[i, x] + sum_r s_r P[r, x] for every x, gathered over the
 // columns of S, so that each sum is taken in one fixed order, without atomics. Memory floor: V_t
 // probabilities of each row written once, its V_d + C logits and the sparse structure read once. A
-// block takes a tile of target tokens for a group of rows. No block waits for another: each sums
-// the softmax of its rows itself, from logits in the L2 cache, and keeps exp(z - max) in shared
-// memory where that pays. A lane then takes four tokens at once, whose chains of loads (where a
-// column of S begins, its drafter tokens, their weights) are under way together; the first link of
-// the next four is loaded ahead.
+// block takes a tile of target tokens for a group of rows. Each sums the softmax of its rows
+// itself, from logits in the L2 cache, and keeps exp(z - max) in shared memory where that pays;
+// where it does not, clusters of blocks sum a row together. A lane then takes four tokens at once,
+// whose chains of loads (where a column of S begins, its drafter tokens, their weights) are under
+// way together; the first link of the next four is loaded ahead.
 
 #include "redistribute.h"
 
@@ -61,7 +61,8 @@ __device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, con
   const AffinityColumns& affinity = params.affinity;
   const int rank = static_cast<int>(affinity.rank);
   const int stride = static_cast<int>(launch.weights_stride());
-  const bool has_dynamic = params.draft.dynamic_size > 0;
+  const bool has_dynamic = !C::kPlain && params.draft.dynamic_size > 0;
+  const bool shared_weights = !C::kPlain && launch.shared_weights;
   // The weights of a row that are not shared; a group then has one row.
   const DraftRow<T, C> only = draft_row<T>(launch, tile.first_row, cut_of<C>(tile, 0));
   int base = tile.begin + warp_index() * kTokens * kWarp;
@@ -87,7 +88,7 @@ __device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, con
         continue;
       }
       const float max = row.stats[0];
-      if (launch.shared_weights) {
+      if (shared_weights) {
         add_entries(affinity, columns, [&](int draft) { return weights[draft]; }, q);
       } else {
         const auto weight = [&](int draft) { return expf(only.static_value(draft) - max); };
@@ -120,7 +121,7 @@ __device__ __forceinline__ Tile tile_of(const RedistributeLaunch& launch, unsign
   tile.begin = blockIdx.x % launch.tiles * launch.tile;
   tile.end = min(tile.begin + launch.tile, static_cast<int>(launch.params.affinity.target_size));
   tile.scratch = reinterpret_cast<CutScratch*>(shared);
-  unsigned char* rest = shared + (C::kCuts ? sizeof(CutScratch) : 0);
+  unsigned char* rest = shared + (C::kCuts ? sizeof(CutScratch) : C::kPlain ? sizeof(HeldSums) : 0);
   tile.weights = reinterpret_cast<float*>(rest);
   tile.marked =
       rest + (launch.shared_weights ? launch.group * launch.weights_stride() * sizeof(float) : 0);
@@ -129,23 +130,28 @@ __device__ __forceinline__ Tile tile_of(const RedistributeLaunch& launch, unsign
 
 template <typename T, typename C>
 __device__ __forceinline__ void redistribute_tile(const RedistributeLaunch& launch,
-                                                  const Tile& tile) {
-  __shared__ GroupRow group[kMaxGroup];
+                                                  const Tile& tile, GroupRow* group) {
   const RedistributeParams& params = launch.params;
+  const bool has_dynamic = !C::kPlain && params.draft.dynamic_size > 0;
   // A count of marks, kept for later, would take a register all through the sums: sm_80 spilled.
-  if (params.draft.dynamic_size > 0) {
+  if (has_dynamic) {
     for (int i = threadIdx.x; i < tile.rows * launch.tile / 4; i += kThreads) {
       reinterpret_cast<unsigned*>(tile.marked)[i] = 0;
     }
   }
+  if constexpr (C::kPlain) cluster_arrive();
   sum_rows<T, C>(launch, tile);
-  __syncthreads();
+  if constexpr (C::kPlain) {
+    cluster_barrier();
+  } else {
+    __syncthreads();
+  }
   cut_rows<T, C>(launch, tile);
   if (warp_index() < tile.rows) {
     summarize_row<T, C>(launch, tile, warp_index(), &group[warp_index()]);
   }
 #pragma unroll 1
-  for (int g = 0; params.draft.dynamic_size > 0 && g < tile.rows; ++g) {
+  for (int g = 0; has_dynamic && g < tile.rows; ++g) {
     const Rows& tokens = params.draft.dynamic_tokens;
     const int32_t* dynamic =
         static_cast<const int32_t*>(tokens.data) + tokens.offset(tile.first_row + g);
@@ -156,7 +162,7 @@ __device__ __forceinline__ void redistribute_tile(const RedistributeLaunch& laun
     }
   }
   __syncthreads();
-  if (launch.shared_weights) {
+  if (!C::kPlain && launch.shared_weights) {
     const int stride = static_cast<int>(launch.weights_stride());
 #pragma unroll 1
     for (int g = 0; g < tile.rows; ++g) {
@@ -176,14 +182,17 @@ template <typename T, typename C>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     redistribute_kernel(const RedistributeLaunch launch) {
   RDK_DYNAMIC_SHARED(shared);
+  __shared__ GroupRow group[kMaxGroup];
   wait_for_earlier_kernels();
   if constexpr (C::kCuts) {
     Tile* tile = &reinterpret_cast<CutScratch*>(shared)->tile;
     if (threadIdx.x == 0) *tile = tile_of<C>(launch, shared);
     __syncthreads();
-    redistribute_tile<T, C>(launch, *tile);
+    redistribute_tile<T, C>(launch, *tile, group);
+  } else if (launch.shape.cluster > 1) {
+    redistribute_tile<T, Plain>(launch, tile_of<Plain>(launch, shared), group);
   } else {
-    redistribute_tile<T, C>(launch, tile_of<C>(launch, shared));
+    redistribute_tile<T, C>(launch, tile_of<C>(launch, shared), group);
   }
 }
 

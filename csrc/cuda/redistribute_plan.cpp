@@ -6,6 +6,7 @@ namespace rdk {
 namespace {
 
 constexpr int64_t kTokens = RedistributeLaunch::kTokens;
+constexpr int64_t kTogether = 2;  // blocks
 
 int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
@@ -55,12 +56,20 @@ void plan(const Machine& machine, RedistributeLaunch* launch) {
     launch->shared_weights = true;
     break;
   }
+  // Where weights are not shared, a cluster sums a plain row together, with a warp for each chunk.
+  // Of two blocks, because multiprocessors come in pairs: larger ones might leave some without any.
+  const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
+  const bool holds = !launch->shared_weights && !params.truncation.given && chunks <= kMostHeld &&
+                     are_plain(params.draft, params.affinity.spread, params.affinity.rank);
+  const int64_t most_together = std::min(kTogether, std::min(machine.cluster, tiles));
+  launch->shape.cluster = holds ? power_of_two_up_to(most_together) : 1;
   launch->tile = static_cast<int>(round_up(divide_up(target_size, tiles), kTokens));
-  launch->tiles = static_cast<int>(divide_up(target_size, launch->tile));
+  launch->tiles =
+      static_cast<int>(round_up(divide_up(target_size, launch->tile), launch->shape.cluster));
   launch->shape.blocks = divide_up(params.rows, launch->group) * launch->tiles;
   launch->shape.threads = RedistributeLaunch::kThreads;
   launch->shape.shared_bytes =
-      cut_bytes +
+      cut_bytes + (launch->shape.cluster > 1 ? kHeldBytes : 0) +
       launch->group * ((launch->shared_weights ? row_bytes : 0) + mark_bytes * launch->tile);
   launch->shape.allowed_bytes = allowed_bytes<RedistributeLaunch>(machine);
   place(nullptr, launch);

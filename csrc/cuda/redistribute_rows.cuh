@@ -1,9 +1,11 @@
 // The softmax of a group's rows, which each block of redistribute sums itself, from logits in the
-// L2 cache, and the group's z in shared memory where that pays.
+// L2 cache, and the group's z in shared memory where that pays. Of a plain row whose z are not
+// kept the blocks of a cluster take a part each.
 #pragma once
 
 #include "columns.cuh"
 #include "redistribute.h"
+#include "row_sums.cuh"
 #include "truncation.cuh"
 
 namespace rdk {
@@ -37,7 +39,7 @@ struct Tile {
   int end;
   float* weights;         // [rows, launch.weights_stride()]: z, then exp(z - max)
   unsigned char* marked;  // [rows, launch.tile]: tokens that have dynamic columns
-  CutScratch* scratch;    // of rows that may be cut
+  CutScratch* scratch;    // of rows that may be cut; of plain ones HeldSums
 };
 
 // In dynamic shared memory, before the rest, where rows may be cut.
@@ -72,13 +74,20 @@ __device__ __forceinline__ C cut_of(const Tile& tile, int g) {
   }
 }
 
-__device__ __forceinline__ ChunkSum* chunk_sums(const RedistributeLaunch& launch, int g,
-                                                int chunks) {
-  return launch.chunks + (static_cast<int64_t>(blockIdx.x) * launch.group + g) * chunks;
+// Of a plain row, which a cluster sums together; otherwise null.
+template <typename C>
+__device__ __forceinline__ HeldSums* held_of(const Tile& tile) {
+  return C::kPlain ? reinterpret_cast<HeldSums*>(tile.scratch) : nullptr;
 }
-__device__ __forceinline__ float* spread_sums(const RedistributeLaunch& launch, int g, int chunks) {
-  return launch.spread_sums + (static_cast<int64_t>(blockIdx.x) * launch.group + g) *
-                                  launch.params.affinity.rank * chunks;
+
+template <typename C>
+__device__ __forceinline__ RowSums sums_of(const RedistributeLaunch& launch, const Tile& tile,
+                                           int g, int chunks) {
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * launch.group + g) * chunks;
+  return {
+      held_of<C>(tile),
+      static_cast<int>(launch.shape.cluster),
+      {launch.chunks + first, launch.spread_sums + first * launch.params.affinity.rank, chunks}};
 }
 
 // By one warp, which has read a chunk of a row into z, and whose lanes know their largest.
@@ -86,13 +95,12 @@ template <typename T, typename C>
 __device__ __forceinline__ void take_chunk(const RedistributeLaunch& launch, const Tile& tile,
                                            int g, const DraftRow<T, C>& row, int chunk,
                                            float (&z)[kPerLane], float largest) {
-  const int chunks = row.chunks();
-  if (launch.shared_weights && chunk < row.static_chunks()) {
+  if (!C::kPlain && launch.shared_weights && chunk < row.static_chunks()) {
     keep_chunk(z, chunk * kChunk, row.size, tile.weights + g * launch.weights_stride());
   }
   sum_draft_chunk(row, chunk, z, largest, launch.params.affinity.spread,
-                  static_cast<int>(launch.params.affinity.rank), chunk_sums(launch, g, chunks),
-                  spread_sums(launch, g, chunks));
+                  static_cast<int>(launch.params.affinity.rank),
+                  sums_of<C>(launch, tile, g, row.chunks()));
 }
 
 // One warp after another takes a chunk, from one row to the next.
@@ -100,12 +108,20 @@ template <typename T, typename C>
 __device__ __forceinline__ void sum_rows(const RedistributeLaunch& launch, const Tile& tile) {
 #pragma unroll 1
   for (int g = 0; g < tile.rows; ++g) {
-    if (!usable_temperature(launch.params.temperature[tile.first_row + g])) continue;
+    const float temperature = launch.params.temperature[tile.first_row + g];
+    if constexpr (C::kPlain) cluster_wait();
+    if (!usable_temperature(temperature)) continue;
     const C before = limits_of<C>(launch, tile.first_row + g).before();
     const DraftRow<T, C> row = draft_row<T>(launch, tile.first_row + g, before);
     const int chunks = row.chunks();
+    int chunk = (warp_index() - g * chunks) & (kWarps - 1);
+    int stride = kWarps;
+    if constexpr (C::kPlain) {
+      chunk += static_cast<int>(blockIdx.x % launch.shape.cluster) * kWarps;
+      stride *= static_cast<int>(launch.shape.cluster);
+    }
 #pragma unroll 1
-    for (int chunk = (warp_index() - g * chunks) & (kWarps - 1); chunk < chunks; chunk += kWarps) {
+    for (; chunk < chunks; chunk += stride) {
       float z[kPerLane];
       const float largest = row.scaled_chunk(chunk, InMemory{}, z);
       take_chunk(launch, tile, g, row, chunk, z, largest);
@@ -123,7 +139,7 @@ __device__ __forceinline__ void cut_rows(const RedistributeLaunch& launch, const
       DraftRow<T, Cut> row = draft_row<T>(launch, tile.first_row + g, limits.before());
       Cut cut = Cut::nothing();
       if (usable_temperature(limits.temperature) && limits.usable() && limits.any()) {
-        ChunkSum* sums = chunk_sums(launch, g, row.chunks());
+        ChunkSum* sums = sums_of<Cut>(launch, tile, g, row.chunks()).stored.chunks;
         cut = limits.at(threshold_of(row, sums, limits, &tile.scratch->threshold));
         row.cut = cut;
         sum_kept_chunks(row, sums, [&](int chunk, float (&z)[kPerLane], float largest) {
@@ -145,7 +161,8 @@ __device__ __forceinline__ void summarize_row(const RedistributeLaunch& launch, 
   const DraftRow<T, C> row = draft_row<T>(launch, index, cut_of<C>(tile, g));
   const int chunks = row.chunks();
   const bool usable = usable_temperature(temperature) && limits_of<C>(launch, index).usable();
-  const Softmax softmax = merge_chunks(chunk_sums(launch, g, chunks), usable ? chunks : 0);
+  const ShownSums sums(sums_of<C>(launch, tile, g, chunks));
+  const auto softmax = merge_sums(sums, usable ? chunks : 0);
   RowKind kind = softmax.valid ? RowKind::kSoftmax : RowKind::kNone;
   int top = -1;
   if (softmax.valid && temperature == 0.0f) {
@@ -158,8 +175,8 @@ __device__ __forceinline__ void summarize_row(const RedistributeLaunch& launch, 
     summary->kind = kind;
     summary->top = top;
   }
-  write_draft_stats(softmax, spread_sums(launch, g, chunks),
-                    static_cast<int>(launch.params.affinity.rank), summary->stats);
+  write_stats(softmax, static_cast<int>(launch.params.affinity.rank), summary->stats,
+              [&](int r, int c) { return cluster_load(&sums.spreads[r * sums.stride + c]); });
   if (lane_index() == 0) summary->reciprocal = 1.0f / softmax.total;
 }
 

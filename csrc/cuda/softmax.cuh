@@ -91,13 +91,11 @@ __device__ __forceinline__ uint4* ring_of_warp(unsigned char* shared) {
 // filled again only after its values are in registers. Where nothing is copied, the commit is an
 // empty group, so that waiting for all but the last kInFlight - 1 groups stays right.
 //
-// meanwhile() is called once, while the first chunks are on their way.
-struct Nothing {
-  __device__ __forceinline__ void operator()() const {}
-};
-template <typename Row, typename Use, typename Meanwhile = Nothing>
+// ready() is asked once, when the first chunks are on their way, and may still change the row;
+// where it says no, nothing is read.
+template <typename Row, typename Ready, typename Use>
 __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int first, int stride,
-                                              int count, Use&& use, Meanwhile&& meanwhile = {}) {
+                                              int count, Ready&& ready, Use&& use) {
   constexpr int kInFlight = kChunksInFlight<typename Row::Element>;
   constexpr int kSlot = kRingBytes / kInFlight / static_cast<int>(sizeof(uint4));
   typename Row::Place ahead = row.place(first);
@@ -108,7 +106,7 @@ __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int f
     async_commit();
     row.advance(stride, &ahead);
   }
-  meanwhile();
+  if (!ready()) return async_wait<0>();
   int slot = 0;
 #pragma unroll 1
   for (int chunk = first; chunk < count; chunk += stride) {
@@ -126,10 +124,25 @@ __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int f
     use(chunk, z, largest);
   }
 }
+template <typename Row, typename Use>
+__device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int first, int stride,
+                                              int count, Use&& use) {
+  stream_chunks(row, ring, first, stride, count, [] { return true; }, use);
+}
 
-// A row's chunk sums, merged. Every lane holds the same.
-struct Softmax {
-  const ChunkSum* chunks;
+// Of chunk sums in global memory.
+__device__ __forceinline__ float max_of(const ChunkSum* chunks, int chunk) {
+  return global_load(&chunks[chunk].max);
+}
+__device__ __forceinline__ float sum_of(const ChunkSum* chunks, int chunk) {
+  return global_load(&chunks[chunk].sum);
+}
+
+// A row's chunk sums, merged. Every lane holds the same. Sums are where max_of and sum_of find
+// them.
+template <typename Sums>
+struct SoftmaxOf {
+  Sums chunks;
   int count;
   float max;
   float total;  // of exp(z - max)
@@ -137,19 +150,19 @@ struct Softmax {
 
   __device__ __forceinline__ float weight(int chunk) const {
     if (chunk >= count) return 0.0f;
-    const float chunk_max = global_load(&chunks[chunk].max);
-    return chunk_max == -infinity() ? 0.0f
-                                    : global_load(&chunks[chunk].sum) * expf(chunk_max - max);
+    const float chunk_max = max_of(chunks, chunk);
+    return chunk_max == -infinity() ? 0.0f : sum_of(chunks, chunk) * expf(chunk_max - max);
   }
 };
 
 // By one warp. A NaN in any sum means that the row has no distribution.
-__device__ __forceinline__ Softmax merge_chunks(const ChunkSum* chunks, int count) {
-  Softmax softmax{chunks, count, -infinity(), 0.0f, false};
+template <typename Sums>
+__device__ __forceinline__ SoftmaxOf<Sums> merge_sums(const Sums& chunks, int count) {
+  SoftmaxOf<Sums> softmax{chunks, count, -infinity(), 0.0f, false};
   bool sound = true;
   for (int c = lane_index(); c < count; c += kWarp) {
-    softmax.max = fmaxf(softmax.max, global_load(&chunks[c].max));
-    sound = sound && global_load(&chunks[c].sum) < infinity();
+    softmax.max = fmaxf(softmax.max, max_of(chunks, c));
+    sound = sound && sum_of(chunks, c) < infinity();
   }
   softmax.max = warp_max(softmax.max);
   sound = __all_sync(kAllLanes, sound) && softmax.max > -infinity() && softmax.max < infinity();
@@ -157,6 +170,11 @@ __device__ __forceinline__ Softmax merge_chunks(const ChunkSum* chunks, int coun
   softmax.total = warp_total(count, [&](int c) { return softmax.weight(c); });
   softmax.valid = true;
   return softmax;
+}
+
+using Softmax = SoftmaxOf<const ChunkSum*>;
+__device__ __forceinline__ Softmax merge_chunks(const ChunkSum* chunks, int count) {
+  return merge_sums(chunks, count);
 }
 
 // Draws from a chunk's exponentials in the order of its columns.
@@ -196,7 +214,9 @@ __device__ __forceinline__ int draw_in_chunk(const float (&weights)[kPerLane], f
 
 // Two-level draw of a column by one warp: the first word picks the chunk, the second the column in
 // it.
-__device__ __forceinline__ int draw_chunk(const Softmax& softmax, const PhiloxWords& words) {
+template <typename Sums>
+__device__ __forceinline__ int draw_chunk(const SoftmaxOf<Sums>& softmax,
+                                          const PhiloxWords& words) {
   return warp_draw(softmax.count, uniform(words.word[0]), softmax.total,
                    [&](int c) { return softmax.weight(c); });
 }
@@ -228,19 +248,21 @@ __device__ __forceinline__ int column_of_largest(const float (&z)[kPerLane], flo
 
 // Temperature 0: the first column of the largest value, by one warp. The sums of a greedy row were
 // taken at temperature 1, so its chunk is known and only that is read again.
+template <typename Sums>
+__device__ __forceinline__ int chunk_of_largest(const SoftmaxOf<Sums>& softmax) {
+  int chunk = lane_index();
+  while (chunk < softmax.count && max_of(softmax.chunks, chunk) != softmax.max) chunk += kWarp;
+  return warp_min(chunk);
+}
 template <typename Row>
-__device__ __forceinline__ int argmax_column(const Row& row, const Softmax& softmax) {
-  int chunk = softmax.count;
-  for (int c = lane_index(); c < softmax.count; c += kWarp) {
-    if (global_load(&softmax.chunks[c].max) == softmax.max) {
-      chunk = c;
-      break;
-    }
-  }
-  chunk = warp_min(chunk);
+__device__ __forceinline__ int largest_in_chunk(const Row& row, int chunk, float max) {
   float z[kPerLane];
   row.scaled_chunk(chunk, InMemory{}, z);
-  return chunk * kChunk + column_of_largest(z, softmax.max);
+  return chunk * kChunk + column_of_largest(z, max);
+}
+template <typename Row, typename Sums>
+__device__ __forceinline__ int argmax_column(const Row& row, const SoftmaxOf<Sums>& softmax) {
+  return largest_in_chunk(row, chunk_of_largest(softmax), softmax.max);
 }
 
 // A row's chunk sums, merged, by one warp. Each is loaded once, several of a lane at a time,

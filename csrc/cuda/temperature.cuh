@@ -52,6 +52,19 @@ struct Scale {
     for (int v = 0; v < kPerLane; ++v) z[v] *= factor;
     return largest * factor;
   }
+  // The same in less code, where one NaN is as good as another: any leaves a row without a
+  // distribution.
+  __device__ __forceinline__ float briefly(float largest, float (&z)[kPerLane]) const {
+    if (factor == 1.0f && rest == 1.0f) return largest;
+    bool overflows = false;
+#pragma unroll
+    for (int v = 0; v < kPerLane; ++v) {
+      overflows = overflows || (z[v] < lowest && z[v] != -infinity());
+      z[v] = finite(z[v]);
+    }
+    if (overflows) z[0] = not_a_number();
+    return fmaxf(finite(largest), -infinity());  // a NaN is not the largest
+  }
 };
 
 }  // namespace rdk

@@ -8,8 +8,8 @@
 
 namespace rdk {
 
-// The limits of a row, and what they mean at its temperature. C is Whole, where there are none, or
-// Cut.
+// The limits of a row, and what they mean at its temperature. C is Whole or Plain, where there are
+// none, or Cut.
 template <typename C>
 struct RowLimits;
 
@@ -19,6 +19,12 @@ struct RowLimits<Whole> {
   __device__ __forceinline__ bool usable() const { return true; }
   __device__ __forceinline__ bool any() const { return false; }
   __device__ __forceinline__ Whole before() const { return {}; }
+};
+
+template <>
+struct RowLimits<Plain> : RowLimits<Whole> {
+  using RowLimits<Whole>::RowLimits;
+  __device__ __forceinline__ Plain before() const { return {}; }
 };
 
 template <>

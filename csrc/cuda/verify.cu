@@ -96,20 +96,19 @@ __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const 
   ChunkSum* sums = launch.target_chunks + slot_of(launch, sequence, first) * target_chunks;
   const auto look = [&] {
     const bool scouts = launch.has_scout();
-    if (!launch.looks_ahead() || (scouts && split < summing)) return;
+    if (!launch.looks_ahead() || (scouts && split < summing)) return true;
     const int behind = launch.splits * kWarps - 1 - start;  // warps
     const int looking = scouts ? kWarps : stride;
 #pragma unroll 1
     for (int step = first + behind; step <= min(last, sequence.count - 1); step += looking) {
       look_ahead<T, D>(launch, sequence, step, cut, &positions[warp_index()]);
     }
+    return true;
   };
-  stream_chunks(
-      steps, ring, start, stride, in_all,
-      [&](int chunk, float (&z)[kPerLane], float largest) {
-        store_chunk_sum(exponentiate(cut, largest, z), &sums[chunk]);
-      },
-      look);
+  stream_chunks(steps, ring, start, stride, in_all, look,
+                [&](int chunk, float (&z)[kPerLane], float largest) {
+                  store_chunk_sum(exponentiate(cut, largest, z), &sums[chunk]);
+                });
   if (params.draft_rows.stats != nullptr) return;
   int before = in_all;  // chunks of the rows that this warp's count has passed
 #pragma unroll 1

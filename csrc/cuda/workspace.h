@@ -25,6 +25,16 @@ inline int64_t power_of_two_up_to(int64_t most) {
   return power;
 }
 
+// Whether every chunk of the drafter's rows is whole, as Plain has it (cut.cuh).
+inline bool are_plain(const DraftColumns& draft, const float* spread, int64_t rank) {
+  const int64_t elements = draft.dtype == Dtype::kFloat32 ? 4 : 8;  // in 16 bytes
+  const auto aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
+  return draft.dynamic_size == 0 && draft.draft_size > 0 && draft.draft_size % kChunk == 0 &&
+         aligned(draft.logits.data) && draft.logits.outer_stride % elements == 0 &&
+         draft.logits.inner_stride % elements == 0 && aligned(draft.bias) &&
+         (rank == 0 || (rank == 1 && aligned(spread)));
+}
+
 // CUDA's limits are on static and dynamic shared memory together. A block may always have this
 // much.
 constexpr int64_t kAlwaysAllowed = 48 * 1024;

@@ -10,7 +10,10 @@
 //   emulation::dynamic_shared()           in place of extern __shared__
 //   global_store(p, v), global_load(p)    for global memory that blocks exchange: weak, so that a
 //                                         race within a warp, or with an atomic, is an error
-//   emulation::cluster_barrier(site)      in place of barrier.cluster
+//   emulation::cluster_barrier(site)      in place of barrier.cluster; cluster_arrive and
+//   cluster_wait for one in two parts, which orders no memory
+//   emulation::cluster_store(p, block, v), cluster_load(p)   for shared memory that the blocks of a
+//                                         cluster exchange, in place of mapa and st.shared::cluster
 //   emulation::wait_for_earlier_kernels() in place of griddepcontrol
 //   emulation::async_copy, async_commit, async_wait    in place of cp.async
 #pragma once
@@ -83,6 +86,8 @@ enum class Collective { kSyncwarp, kShfl, kShflUp, kShflXor, kBallot, kAll };
 void block_barrier(Site site);
 // Of a cluster; like hardware's, it does not wait for blocks that have returned.
 void cluster_barrier(Site site);
+void cluster_arrive(Site site);
+void cluster_wait(Site site);
 // In an early launch each thread comes here before it copies anything or returns.
 void wait_for_earlier_kernels();
 
@@ -101,6 +106,9 @@ void fence();
 void access(const void* address, bool stores, Site site);  // before a load or a store
 void store(void* address, const void* value, size_t size);
 void store_atomic(void* address, const void* value, size_t size);
+
+void store_in_block(void* shared, unsigned block, const void* value, size_t size, Site site);
+void load_of_cluster(const void* shared, size_t size, Site site);
 
 void async_copy(void* shared, const void* global, Site site = Site::here());  // 16 bytes
 void async_commit();
@@ -204,6 +212,23 @@ T global_load(const T* address, emulation::Site site = emulation::Site::here()) 
   emulation::access(address, false, site);
   return __ldg(address, site);
 }
+
+namespace emulation {
+
+// Into the shared memory of a block of the cluster, where this address would be its own.
+template <typename T>
+void cluster_store(T* shared, unsigned block, const typename Identity<T>::type& value,
+                   Site site = Site::here()) {
+  require_alignment(shared, site);
+  store_in_block(shared, block, &value, sizeof(T), site);
+}
+template <typename T>
+T cluster_load(const T* shared, Site site = Site::here()) {
+  load_of_cluster(shared, sizeof(T), site);
+  return __ldg(shared, site);
+}
+
+}  // namespace emulation
 
 inline void __threadfence() { emulation::fence(); }
 

@@ -8,9 +8,76 @@ namespace {
 
 constexpr unsigned kFullMask = 0xffffffffu;
 
+using emulation::Site;
+
 // ---- misuse ----
 
 __device__ __attribute__((noinline)) float* as_pointer(float* values) { return values; }
+
+// Two blocks, which begin by a barrier but for what is wrong.
+__device__ float misuse_of_cluster(Misuse misuse, float* values) {
+  const unsigned thread = threadIdx.x, other = 1 - blockIdx.x % 2;
+  const Site here = Site::here();
+  switch (misuse) {
+    case Misuse::store_before_a_block_runs:
+      if (thread == 0) emulation::cluster_store(values, other, 1.0f);
+      break;
+    case Misuse::arrival_without_a_wait:
+      emulation::cluster_arrive(here);
+      return 0.0f;
+    case Misuse::arrival_twice:
+      emulation::cluster_arrive(here);
+      emulation::cluster_arrive(here);
+      break;
+    case Misuse::wait_without_an_arrival:
+      emulation::cluster_wait(here);
+      break;
+    case Misuse::store_before_the_wait:
+      emulation::cluster_barrier(here);
+      emulation::cluster_arrive(here);
+      if (thread == 0) emulation::cluster_store(values, other, 1.0f);
+      emulation::cluster_wait(here);
+      break;
+    default:
+      emulation::cluster_arrive(here);
+      emulation::cluster_wait(here);
+  }
+  switch (misuse) {
+    case Misuse::store_after_a_block_has_left:
+      if (other == 0) return 0.0f;
+      if (thread == 0) emulation::cluster_store(values, other, 1.0f);
+      break;
+    case Misuse::store_in_no_block:
+      emulation::cluster_store(values, 2, 1.0f);
+      break;
+    case Misuse::load_of_another_blocks_store:
+      if (thread == 0) emulation::cluster_store(values, other, 1.0f);
+      __syncthreads();
+      if (thread == 0) emulation::cluster_load(values);
+      break;
+    case Misuse::load_of_another_warps_store:
+      if (thread == 0) emulation::cluster_store(values, 1 - other, 1.0f);
+      if (thread == 32) emulation::cluster_load(values);
+      break;
+    case Misuse::load_behind_a_relaxed_barrier:
+      if (thread == 0) emulation::cluster_store(values, other, 1.0f);
+      emulation::cluster_arrive(here);
+      emulation::cluster_wait(here);
+      emulation::cluster_load(values);
+      break;
+    case Misuse::two_stores_to_one_place:
+      if (thread == 0) emulation::cluster_store(values, 0, 1.0f);
+      break;
+    case Misuse::store_behind_a_load:
+      if (thread == 0) emulation::cluster_load(values);
+      if (thread == 0) emulation::cluster_store(values, other, 1.0f);
+      break;
+    default:
+      break;
+  }
+  emulation::cluster_barrier(here);
+  return 0.0f;
+}
 
 __global__ void misuse_kernel(MisuseParams params) {
   __shared__ float values[8];
@@ -119,6 +186,8 @@ __global__ void misuse_kernel(MisuseParams params) {
       break;
     case Misuse::none:
       break;
+    default:
+      x = misuse_of_cluster(params.misuse, &values[0]);
   }
   params.out[blockIdx.x * blockDim.x + thread] = x;
 }
@@ -143,7 +212,31 @@ __global__ void primitives_kernel(PrimitivesParams params) {
   write(100 * __ffs(static_cast<int>(thread)) + __clz(static_cast<int>(thread)));
 }
 
+// ---- shared memory of a cluster ----
+
+__global__ void exchange_kernel(ExchangeParams params, unsigned cluster) {
+  __shared__ float values[32];
+  auto* dynamic = static_cast<float*>(emulation::dynamic_shared());
+  const unsigned thread = threadIdx.x, rank = blockIdx.x % cluster;
+  values[thread] = static_cast<float>(100 * blockIdx.x + thread);
+  emulation::cluster_arrive(Site::here());
+  emulation::cluster_wait(Site::here());
+  for (unsigned round = 0; round < cluster; ++round) {
+    emulation::cluster_store(&dynamic[thread], (rank + 1) % cluster, values[thread]);
+    emulation::cluster_barrier(Site::here());
+    emulation::cluster_store(&values[thread], rank, emulation::cluster_load(&dynamic[thread]));
+    emulation::cluster_barrier(Site::here());
+  }
+  params.out[blockIdx.x * blockDim.x + thread] = emulation::cluster_load(&values[thread]);
+}
+
 }  // namespace
+
+void launch_exchange(const ExchangeParams& params, int blocks, int cluster) {
+  emulation::launch_threads(reinterpret_cast<const void*>(exchange_kernel),
+                            [&] { exchange_kernel(params, static_cast<unsigned>(cluster)); },
+                            blocks, 32, 128, {static_cast<unsigned>(cluster), false});
+}
 
 void launch_misuse(const MisuseParams& params, int blocks, int threads, size_t dynamic_bytes,
                    int allowed_bytes) {
@@ -153,9 +246,12 @@ void launch_misuse(const MisuseParams& params, int blocks, int threads, size_t d
                                                 allowed_bytes) != cudaSuccess) {
     throw emulation::Error("the driver refuses " + std::to_string(allowed_bytes) + " bytes");
   }
+  const bool in_clusters =
+      params.misuse >= Misuse::store_before_a_block_runs && params.misuse < Misuse::none;
   const bool early = params.misuse == Misuse::early_without_a_wait ||
                      params.misuse == Misuse::early_copy_before_the_wait;
-  emulation::launch(misuse_kernel, blocks, threads, dynamic_bytes, params, {1, early});
+  emulation::launch(misuse_kernel, blocks, threads, dynamic_bytes, params,
+                    {in_clusters ? 2u : 1u, early});
 }
 
 void launch_primitives(const PrimitivesParams& params, int threads) {

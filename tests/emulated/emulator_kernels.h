@@ -15,7 +15,14 @@
       each(mixed_stores), each(load_against_store), each(store_before_shuffle),             \
       each(load_before_shuffle), each(weak_load_of_a_counter), each(return_before_copy),    \
       each(copy_to_global), each(early_without_a_wait), each(early_copy_before_the_wait),   \
-      each(none)
+      EMULATOR_CLUSTER_MISUSES(each), each(none)
+// By clusters of two blocks.
+#define EMULATOR_CLUSTER_MISUSES(each)                                                          \
+  each(store_before_a_block_runs), each(store_after_a_block_has_left), each(store_in_no_block), \
+      each(load_of_another_blocks_store), each(load_of_another_warps_store),                    \
+      each(load_behind_a_relaxed_barrier), each(two_stores_to_one_place),                       \
+      each(store_behind_a_load), each(store_before_the_wait), each(arrival_without_a_wait),     \
+      each(arrival_twice), each(wait_without_an_arrival)
 enum class Misuse : int { EMULATOR_MISUSES(EMULATOR_NAME) };
 
 struct MisuseParams {
@@ -31,3 +38,10 @@ struct PrimitivesParams {
   unsigned* out;  // one row a primitive, one column a thread
 };
 void launch_primitives(const PrimitivesParams& params, int threads);
+
+// Each thread has as many rounds as there are blocks in a cluster, and in each stores its number in
+// the next block of its own.
+struct ExchangeParams {
+  float* out;  // [blocks, 32]: what each block has in the end
+};
+void launch_exchange(const ExchangeParams& params, int blocks, int cluster);

@@ -23,6 +23,10 @@ void primitives(Array<unsigned> out) {
   launch_primitives({out.mutable_data()}, static_cast<int>(out.shape(1)));
 }
 
+void exchange(Array<float> out, int cluster) {
+  launch_exchange({out.mutable_data()}, static_cast<int>(out.shape(0)), cluster);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(emulator_kernels, module) {
@@ -35,4 +39,5 @@ PYBIND11_MODULE(emulator_kernels, module) {
              py::arg("threads"), py::arg("dynamic_bytes"), py::arg("allowed_bytes") = 0);
   module.def("use_device", &emulation::use_device);
   module.def("primitives", &primitives);
+  module.def("exchange", &exchange);
 }

@@ -4,15 +4,18 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <numeric>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "cluster_memory.h"
 #include "cuda_emulation.h"
 #include "global_memory.h"
 #include "kernel_attributes.h"
@@ -108,15 +111,30 @@ std::vector<uint64_t> order_of(uint64_t count, Random& random) {
   return order;
 }
 
+// The memory of clusters that have begun, by their numbers; and which of them has its turn.
+std::unordered_map<uint64_t, ClusterMemory> clusters;
+uint64_t cluster_of_turn = 0;
+unsigned cluster_size = 1;
+std::unordered_set<uint64_t> left;  // blocks
+
 // A block that has begun, and what it has in shared and global memory while others run.
 struct Resident {
   Scheduler scheduler;
   uint3 index{};
+  uint64_t number = 0;
   uint64_t cluster = 0;
   bool begun = false;  // it has had a turn
   std::vector<char> statics;
   std::vector<char> dynamics;
   GlobalMemory::Turn writes;
+
+  // While others have their turn. A block's own stores have landed.
+  void land(const ClusterMemory::Store& store) {
+    if (store.from == store.to.block) return;
+    const bool is_static = store.to.offset < statics.size();
+    char* to = is_static ? &statics[store.to.offset] : &dynamics[store.to.offset - statics.size()];
+    std::copy_n(store.value.begin(), store.to.size, to);
+  }
 };
 
 // Volatile and unchecked, as above.
@@ -128,6 +146,7 @@ __attribute__((no_sanitize_address)) void copy(volatile char* to, const volatile
 void begin_turn(Resident& block, uint64_t* blocks_begun) {
   scheduler = &block.scheduler;
   blockIdx = block.index;
+  cluster_of_turn = block.cluster;
   if (!block.begun) {
     block.begun = true;
     poison_shared_memory((*blocks_begun)++);
@@ -147,6 +166,7 @@ void end_turn(Resident& block) {
 }
 
 void begin(Resident& block, uint64_t number, const std::function<void()>& thread, Random& random) {
+  block.number = number;
   block.index = {static_cast<unsigned>(number % gridDim.x),
                  static_cast<unsigned>(number / gridDim.x % gridDim.y),
                  static_cast<unsigned>(number / gridDim.x / gridDim.y)};
@@ -160,9 +180,18 @@ void pass_cluster_barrier(uint64_t cluster, const std::vector<Resident*>& presen
   for (const Resident* block : present) {
     if (is_of(block) && !block->scheduler.waits_for_cluster()) return;
   }
+  bool releases = true;
   for (Resident* block : present) {
-    if (is_of(block)) block->scheduler.cluster_has_come();
+    if (!is_of(block)) continue;
+    block->scheduler.cluster_has_come();
+    releases = block->scheduler.releases();
   }
+  if (!releases) return;
+  clusters[cluster].meet([&](const ClusterMemory::Store& store) {
+    for (Resident* block : present) {
+      if (block->number == cluster * cluster_size + store.to.block) block->land(store);
+    }
+  });
 }
 
 // One of those that do not wait for others of their cluster. There always is one: the last of a
@@ -201,11 +230,17 @@ void run_blocks(const std::vector<uint64_t>& order, unsigned cluster,
     }
     begin_turn(*next, &blocks_begun);
     if (next->scheduler.run_block(options.resident > 1)) {
+      left.insert(next->number);
+      const std::string wrong = clusters[next->cluster].leave(next->number % cluster);
+      if (!wrong.empty()) throw Error(wrong);
+      if (cluster == 1) clusters.erase(next->cluster);
       global_memory.end_block(random.coin());
       present.erase(std::find(present.begin(), present.end(), next));
       free.push_back(next);
     } else {
-      if (next->scheduler.waits_for_cluster()) global_memory.release();
+      if (next->scheduler.waits_for_cluster() && next->scheduler.releases()) {
+        global_memory.release();
+      }
       end_turn(*next);
     }
     pass_cluster_barrier(next->cluster, present);
@@ -240,7 +275,9 @@ cudaError_t launch_threads(const void* kernel, const std::function<void()>& thre
     throw Error("a kernel launches a kernel, which is not emulated");
   blockIdx = {0, 0, 0};
   counters.clear();
-  attributes.cluster = std::max(attributes.cluster, 1u);
+  clusters.clear();
+  left.clear();
+  cluster_size = attributes.cluster = std::max(attributes.cluster, 1u);
   try {
     require_configuration(grid, block, attributes.cluster);
     require_shared_memory(kernel, dynamic_shared_bytes);
@@ -265,6 +302,52 @@ void* dynamic_shared() { return dynamic_bytes.get(); }
 
 void block_barrier(Site site) { scheduler->block_barrier(site); }
 void cluster_barrier(Site site) { scheduler->block_barrier(site, true); }
+void cluster_arrive(Site site) { scheduler->cluster_arrive(site); }
+void cluster_wait(Site site) { scheduler->cluster_wait(site); }
+
+namespace {
+
+// Static shared memory, then dynamic.
+ClusterMemory::Place place_of(const void* shared, unsigned block, size_t size, Site site) {
+  if (!is_shared(shared)) fail("an access to shared memory of a cluster that is not shared", site);
+  if (scheduler->has_arrived()) fail("an access between a cluster's arrival and its wait", site);
+  const char* at = static_cast<const char*>(shared);
+  const bool is_static = at >= emulation_shared_begin && at < emulation_shared_end;
+  const size_t statics = emulation_shared_end - emulation_shared_begin;
+  const size_t offset =
+      is_static ? at - emulation_shared_begin : at - dynamic_bytes.get() + statics;
+  return {block, offset, size};
+}
+
+void fail_if(const std::string& wrong, Site site) {
+  if (!wrong.empty()) fail(wrong, site);
+}
+
+}  // namespace
+
+void store_in_block(void* shared, unsigned block, const void* value, size_t size, Site site) {
+  const unsigned own = blockIdx.x % cluster_size;
+  const ClusterMemory::Place to = place_of(shared, block, size, site);
+  const std::string name = "block " + std::to_string(block) + " of the cluster";
+  if (block >= cluster_size) fail("there is no " + name, site);
+  if (block != own && scheduler->cluster_barriers() == 0) {
+    fail("a store to " + name + ", which may not run yet", site);
+  }
+  if (left.count(cluster_of_turn * cluster_size + block) > 0) {
+    fail("a store to " + name + ", which has returned", site);
+  }
+  ClusterMemory::Store made{to, own, scheduler->now(), {}};
+  std::memcpy(made.value.data(), value, size);
+  fail_if(clusters[cluster_of_turn].store(made), site);
+  if (block == own) std::memcpy(shared, value, size);
+}
+
+void load_of_cluster(const void* shared, size_t size, Site site) {
+  if (!is_shared(shared)) return access(shared, false, site);
+  const unsigned own = blockIdx.x % cluster_size;
+  const ClusterMemory::Place at = place_of(shared, own, size, site);
+  fail_if(clusters[cluster_of_turn].load(at, scheduler->now()), site);
+}
 
 uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
                          Site site) {

@@ -33,6 +33,7 @@ EMULATOR_SOURCES = [
     EMULATOR / name
     for name in (
         "async_copies.cpp",
+        "cluster_memory.cpp",
         "fiber.cpp",
         "global_memory.cpp",
         "kernel_attributes.cpp",

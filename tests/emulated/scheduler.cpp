@@ -53,6 +53,7 @@ void Scheduler::begin_block(const std::function<void()>& thread, dim3 shape, boo
   body_ = &thread;
   random_ = &random;
   finished_ = arrived_ = barriers_ = 0;
+  cluster_barriers_ = 0;
   unwinding_ = paused_ = waits_for_cluster_ = false;
   failure_ = nullptr;
   for (Warp& warp : warps_) warp = Warp();
@@ -61,6 +62,7 @@ void Scheduler::begin_block(const std::function<void()>& thread, dim3 shape, boo
     next.index = {i % shape.x, i / shape.x % shape.y, i / (shape.x * shape.y)};
     next.started = next.finished = false;
     next.has_waited = !early;
+    next.has_arrived = false;
     next.waits_at = nullptr;
     next.async_copies.forget();
     warps_[next.warp()].lanes |= 1u << i % warpSize;
@@ -139,6 +141,7 @@ void Scheduler::finish() {
   warp.finished |= bit;
   self.finished = true;
   if (self.async_copies.any_under_way()) fail("it returns while copies are under way", kEnd);
+  if (self.has_arrived) fail("it returns and has not waited for its cluster", kEnd);
   if (!self.has_waited) fail("it returns and has not waited for earlier kernels", kEnd);
   if (arrived_ > 0) fail("barrier divergence: it returns while " + describe_waiting(), kEnd);
   for (const Group& group : warp.groups) {
@@ -162,11 +165,12 @@ Moment Scheduler::now() const {
 
 // ---- barriers and collectives ----
 
-void Scheduler::block_barrier(Site site, bool of_cluster) {
+void Scheduler::block_barrier(Site site, bool of_cluster, bool releases) {
   const char* const waits_at = of_cluster ? kClusterBarrier : kBarrier;
   const std::string name = waits_at;
   Warp& warp = warps_[current_->warp()];
   const unsigned bit = 1u << lane();
+  if (of_cluster && has_arrived()) fail(name + " before the wait for the last one", site);
   if (finished_ > 0) {
     unsigned i = 0;
     while (!threads_[i]->finished) ++i;
@@ -198,9 +202,24 @@ void Scheduler::block_barrier(Site site, bool of_cluster) {
     for (unsigned i = 0; i < count_; ++i) threads_[i]->waits_at = nullptr;
     ready_.push_block(count_, *random_);
     waits_for_cluster_ = of_cluster;
+    releases_ = releases;
+    cluster_barriers_ += of_cluster;
     if (of_cluster || (gives_way_ && random_->below(kBarriersOfATurn) == 0)) return give_way();
   }
   wait();
+}
+
+void Scheduler::cluster_arrive(Site site) {
+  if (has_arrived()) fail("it arrives twice at a barrier of its cluster", site);
+  current_->has_arrived = true;
+}
+
+// All threads meet here, where a GPU would let those go on that come later; as the arrival releases
+// nothing, no thread can tell.
+void Scheduler::cluster_wait(Site site) {
+  if (!has_arrived()) fail("it waits for its cluster and has not arrived", site);
+  current_->has_arrived = false;
+  block_barrier(site, true, false);
 }
 
 uint64_t Scheduler::warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,

@@ -28,7 +28,10 @@ class Scheduler {
   void abandon_block();  // unwinds its threads
 
   bool waits_for_cluster() const { return waits_for_cluster_; }
+  // Whether the barrier of its cluster where it waits orders memory.
+  bool releases() const { return releases_; }
   void cluster_has_come() { waits_for_cluster_ = false; }
+  unsigned cluster_barriers() const { return cluster_barriers_; }
 
   bool running() const { return current_ != nullptr; }
   unsigned lane() const { return current_->number % warpSize; }
@@ -37,7 +40,11 @@ class Scheduler {
   bool coin() { return random_->coin(); }
   AsyncCopies& async_copies() { return current_->async_copies; }
 
-  void block_barrier(Site site, bool of_cluster = false);
+  void block_barrier(Site site, bool of_cluster = false, bool releases = true);
+  // A barrier of the cluster in two parts, between which a thread has no business with it.
+  void cluster_arrive(Site site);
+  void cluster_wait(Site site);
+  bool has_arrived() const { return current_->has_arrived; }
   uint64_t warp_collective(Collective kind, unsigned mask, uint64_t value, unsigned source,
                            Site site);
 
@@ -63,7 +70,8 @@ class Scheduler {
     uint3 index{};
     bool started = false;
     bool finished = false;
-    bool has_waited = false;  // for earlier kernels, which a launch that is not early need not
+    bool has_waited = false;   // for earlier kernels, which a launch that is not early need not
+    bool has_arrived = false;  // and has yet to wait for its cluster
     const char* waits_at = nullptr;  // the barrier or collective; null: running or ready
     Site site{};
     uint64_t value = 0;  // given to a collective, then its result
@@ -123,6 +131,8 @@ class Scheduler {
   bool gives_way_ = false;
   bool paused_ = false;
   bool waits_for_cluster_ = false;
+  bool releases_ = true;
+  unsigned cluster_barriers_ = 0;
   std::exception_ptr failure_;
 
   Site barrier_site_{};

@@ -6,6 +6,7 @@ mutants of the operators' own kernels say (tests/mutation).
 
 from __future__ import annotations
 
+import itertools
 from types import ModuleType
 
 import numpy as np
@@ -76,6 +77,44 @@ def test_what_a_gpu_leaves_undefined_is_an_error_that_says_where(
             )
         assert "kernel misuse_kernel, block (0, 0, 0): " in str(error.value)
         assert misuse == "mixed_stores" or "thread (" in str(error.value)
+
+
+OF_CLUSTERS = {
+    "store_before_a_block_runs": r"a store to block [01] of the cluster, which may not run yet",
+    "store_after_a_block_has_left": r"which has returned|returns while block 0 of the cluster st",
+    "store_in_no_block": r"there is no block 2 of the cluster",
+    "load_of_another_blocks_store": r"race: block [01] of the cluster has (stored|loaded) it",
+    "load_of_another_warps_store": r"race: block [01] of the cluster has (stored|loaded) it",
+    "load_behind_a_relaxed_barrier": r"race: block [01] of the cluster has (stored|loaded) it",
+    "two_stores_to_one_place": r"race: block [01] of the cluster has stored there",
+    "store_behind_a_load": r"race: block [01] of the cluster has (stored|loaded) it",
+    "store_before_the_wait": r"an access between a cluster's arrival and its wait",
+    "arrival_without_a_wait": r"it returns and has not waited for its cluster",
+    "arrival_twice": r"it arrives twice at a barrier of its cluster",
+    "wait_without_an_arrival": r"it waits for its cluster and has not arrived",
+}
+
+
+@pytest.mark.parametrize(("misuse", "message"), OF_CLUSTERS.items())
+def test_what_a_cluster_leaves_undefined_is_an_error(
+    emulator: ModuleType, misuse: str, message: str
+) -> None:
+    for seed, resident in itertools.product(SEEDS, (1, 4)):
+        emulator.configure(seed=seed, resident=resident)
+        with pytest.raises(emulator.EmulationError, match=message):
+            emulator.misuse(
+                getattr(emulator.Misuse, misuse), np.zeros(256, dtype=np.float32), 4, 64, 1024
+            )
+
+
+def test_blocks_of_a_cluster_store_into_each_others_shared_memory(emulator: ModuleType) -> None:
+    """Static and dynamic, all the way round, while other clusters take turns."""
+    number = 100 * np.arange(16)[:, None] + np.arange(32)
+    for cluster, seed, resident in itertools.product((1, 2, 4, 8), SEEDS, (1, 12)):
+        emulator.configure(seed=seed, resident=resident)
+        out = np.zeros((16, 32), dtype=np.float32)
+        emulator.exchange(out, cluster)
+        np.testing.assert_array_equal(out, number)
 
 
 @pytest.mark.parametrize(

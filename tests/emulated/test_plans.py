@@ -73,7 +73,9 @@ def test_redistribute_asks_for_what_the_driver_gives(
         )
         assert_accepted(gpu, plan)
         assert plan["tile"] >= 1
-        assert (plan["tiles"] - 1) * plan["tile"] < target_size <= plan["tiles"] * plan["tile"]
+        # The last tile of a cluster may be empty.
+        used = plan["tiles"] - plan["cluster"] + 1
+        assert (used - 1) * plan["tile"] < target_size <= plan["tiles"] * plan["tile"]
         assert plan["blocks"] == -(-rows // plan["group"]) * plan["tiles"]
         assert draft_size < MOST or not plan["shared_weights"]
 

@@ -36,6 +36,20 @@ def batch(kind: str = "mixed-2", dtype: torch.dtype = torch.float32) -> Batch:
     )
 
 
+@functools.cache
+def plain(kind: str = "mixed-1", dtype: torch.dtype = torch.float32) -> Batch:
+    """Rows of nine whole chunks, with a bias or none, with one prior or none.
+
+    Some logits of the last row are so large that a very cold row of them has no distribution.
+    """
+    size = 2 * 9 * 1024 - (14 if kind == "virtual" else 0)
+    made = generators.batch(generators.affinity(kind, size), [3, 1], dtype=dtype, forbidden=0.02)
+    made.draft_logits[-1, ::1000] = -30.0
+    made.draft_logits[:-1].clamp_(-3, 3)
+    assert made.affinity.draft_size == 9 * 1024
+    return made
+
+
 def drafter_rows(batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
     rows = batch.draft_logits.shape[0]
     return batch.draft_logits, torch.full((rows,), temperature)
@@ -365,12 +379,20 @@ WORKLOADS: dict[str, Callable[[], tuple[Tensor, ...]]] = {
     "draft, 16 bits": lambda: draft(batch("virtual", torch.bfloat16)),
     "draft, not aligned": lambda: draft(batch("virtual", torch.bfloat16).not_aligned()),
     "draft, greedy": lambda: draft(batch("mixed-2", torch.float16), 0.0),
+    "draft, plain": lambda: draft(plain()),
+    "draft, plain, 16 bits": lambda: draft(plain("virtual", torch.bfloat16), 1.0),
+    "draft, plain, greedy": lambda: draft(plain("virtual", torch.float16), 0.0),
+    "draft, plain, very cold": lambda: draft(plain(), 1e-38),
+    "draft, plain, very hot": lambda: draft(plain(), 2e38),
     "draft, limits": lambda: draft(batch(), limits=row_limits(8)),
     "draft, limits, 16 bits": lambda: draft(
         batch("virtual", torch.bfloat16), 1.0, limits=row_limits(8)
     ),
     "draft, branches": lambda: draft(batch(), branches=torch.arange(8, dtype=torch.int32) * 2**20),
     "redistribute": lambda: redistribute(batch()),
+    "redistribute, plain": lambda: redistribute(plain()),
+    "redistribute, plain, 16 bits": lambda: redistribute(plain("virtual", torch.bfloat16), 1.0),
+    "redistribute, plain, greedy": lambda: redistribute(plain("virtual", torch.float16), 0.0),
     "redistribute, greedy": lambda: redistribute(batch("mixed-2", torch.float16), 0.0),
     "redistribute, limits": lambda: redistribute(few_rows(), limits=row_limits(4)),
     "overlap": lambda: overlap(batch()),
