@@ -34,8 +34,9 @@ class HuggingFaceModel:
     Args:
         model: from `AutoModelForCausalLM` (Transformers 5.0 or later) in evaluation mode, with
             attention "sdpa" or "eager"; also with PEFT's adapters, or compiled, of which the model
-            inside is run. Layers have full attention, a sliding window, or states
-            that the library's newer releases keep in its cache: delta rules, Mamba, convolutions.
+            inside is run. Layers have full attention, a sliding window, an indexer that chooses
+            what is seen, or states that the newer releases keep in a cache: delta rules,
+            Mamba, convolutions.
         head: `[V_d, d]`, an LM head in place of the model's own: a pruned drafter's, from
             `rdk_cuda.drafter.prune_head`. Brought to the model's dtype and device.
         head_bias: `[V_d]`, its bias if it has one.
