@@ -125,7 +125,7 @@ def test_a_scout_of_verify_looks_up_drafts_while_others_sum(
     emulated: ModuleType, changes: dict[str, int]
 ) -> None:
     """Where a sequence has 16 blocks or more, the last one sums nothing; a warp of it has several
-    drafts."""
+    drafts. Where it has fewer, each does both."""
     size = 5 * 1024 + 1
     made = generators.batch(generators.affinity("mixed-1", size), [30], dtype=torch.bfloat16)
     drafts = torch.arange(20)
@@ -137,8 +137,8 @@ def test_a_scout_of_verify_looks_up_drafts_while_others_sum(
     emulated.set_machine(1, FULL)
     expected = verify(made)
     assert int(expected[1][0]) > 16
-    emulated.set_machine(132, FULL)
-    for seed, resident in enumerate((1, 4, 40)):
+    for seed, (machine, resident) in enumerate(((132, 1), (132, 40), (5, 4))):
+        emulated.set_machine(machine, FULL)
         emulated.configure(seed=seed, resident=resident)
         assert_same_bits(verify(made), expected)
 
