@@ -198,7 +198,7 @@ def predictions_table(link: Link) -> str:
                 f"{row['batch']}",
                 row["acceptance"] or "",
                 "" if own is None else figure(own["median_us"]),
-                *map(figure, times),
+                *("" if time is None else figure(time) for time in times),
                 "" if own is None else figure(own["floor_us"]),
             ]
         )
