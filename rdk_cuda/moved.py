@@ -7,6 +7,7 @@ from typing import Any
 
 MOVED = {
     "rdk_cuda.decoding.Cascade": "rdk_cuda.labs.cascades.Cascade",
+    "rdk_cuda.decoding.cascade": "rdk_cuda.labs.cascades",
     "rdk_cuda.decoding.parallel": "rdk_cuda.labs.parallel_decoder",
     "rdk_cuda.decoding.string_rejection": "rdk_cuda.labs.string_rejection",
     "rdk_cuda.integrations.huggingface.SteeredModel": "rdk_cuda.labs.steering.SteeredModel",
@@ -25,7 +26,7 @@ class _Moved:
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:
         """Raise for what has moved."""
         if name in MOVED:
-            raise ImportError(f"{name} has moved; import {MOVED[name]}", name=name)
+            raise ImportError(f"{name} has moved to {MOVED[name]}", name=name)
 
 
 sys.meta_path.append(_Moved)  # type: ignore[arg-type]

@@ -26,6 +26,9 @@ struct Environment {
   bool clear_tickets;  // first, so that a sanitizer does not see memory read that nobody wrote
 };
 Environment environment();
+inline bool clears_tickets(const LaunchShape& shape) {
+  return shape.ticket_bytes > 0 && environment().clear_tickets;
+}
 void forget_environment();  // for tests and measurements: the next launch reads it anew
 
 // Of every operator:

@@ -45,7 +45,7 @@ bool CudaStarter::has_code_of_9_0() const {
 }
 
 void CudaStarter::clear_tickets(const LaunchShape& shape, void* workspace) const {
-  if (shape.ticket_bytes == 0 || !environment().clear_tickets) return;
+  if (!clears_tickets(shape)) return;
   check(cudaMemsetAsync(workspace, 0, shape.ticket_bytes, stream_), shape);
 }
 

@@ -42,7 +42,7 @@ void launch_on(Starter& starter, const typename Launch::Params& params, const Te
   const Tensor workspace = torch::stable::new_empty(
       on, std::vector<int64_t>{launch.shape.workspace_bytes}, torch::headeronly::ScalarType::Byte);
   place(workspace.mutable_data_ptr(), &launch);
-  launch.shape.early = machine.early;
+  launch.shape.early = machine.early && !clears_tickets(launch.shape);  // not behind a memset
   launch.shape.stamp = next_stamp();
   starter.start(launch, workspace.mutable_data_ptr());
 }

@@ -232,7 +232,7 @@ class DrafterTree(DrafterChain):
         Returns:
             `[B, n, w]` tokens, their q, 0 for one that is not a child, and the rows without them.
         """
-        z, size, rows = logits, logits.shape[2], {"draft_logits": logits, **dynamic}
+        z, size, rows = logits.detach(), logits.shape[2], {"draft_logits": logits, **dynamic}
         if dynamic:
             offered = dynamic["dynamic_tokens"]
             there = (offered >= 0) & (offered < self.affinity.target_size)

@@ -131,8 +131,10 @@ class _Row(NamedTuple):
         return array("i", left).tobytes()
 
 
-_TABLES: WeakKeyDictionary[Any, dict[bytes | None, Callable[[int], _Row]]] = WeakKeyDictionary()
-"""What names a table's tokens, by the limit: all that follow the table, in every call, share it."""
+_TABLES: WeakKeyDictionary[Any, dict[bytes | None, tuple[Any, Callable[[int], _Row]]]]
+_TABLES = WeakKeyDictionary()
+"""By the limit: the tensors of a table with their versions, and what names its tokens. All that
+follow the table, in every call, share it."""
 
 _Rows = Callable[[Sequence[list[int]], Sequence[int], Sequence[Sequence[int]]], list[_Row]]
 
@@ -147,8 +149,13 @@ def _rows(source: Any, batch: int, limit: bytes | None) -> _Rows:
     """Make the function that names a source's tokens; those outside of a limit are left out."""
     if isinstance(source, RecentTokens):
         return _RecentRows(source, batch, limit)
-    tables = _TABLES.setdefault(source, {})
-    row = tables.get(limit) or tables.setdefault(limit, _successors(source, limit))
+    tables, tensors = _TABLES.setdefault(source, {}), (source.offsets, source.tokens)
+    now = [(own, -1 if own.is_inference() else own._version) for own in tensors]
+    before, row = tables.get(limit, ((), None))
+    same = [a is b and old == new for (a, old), (b, new) in zip(before, now, strict=False)]
+    if row is None or not all(same):
+        row = _successors(source, limit)
+        tables[limit] = now, row
     return lambda contexts, kept, new: [row(each[-1] if each else -1) for each in contexts]
 
 

@@ -23,7 +23,9 @@ from .step import LOGPROBS, METHODS, Draft, Verified
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _LIMITS = frozenset(LIMITS)
-_REFUSED = AttributeError, RuntimeError, TypeError  # by an operator, or by what is none of ours
+_PLAIN = Tensor, int, float, type(None)
+# By an operator, or by what is none of ours.
+_REFUSED = AttributeError, IndexError, RuntimeError, TypeError
 
 
 def unless(
@@ -35,7 +37,10 @@ def unless(
         @wraps(function)
         def either(*args: Any, **kwargs: Any) -> _Result:
             if not torch.compiler.is_compiling():
-                result = quick(*args, **kwargs)
+                try:
+                    result = quick(*args, **kwargs)
+                except TypeError:  # arguments are missing, or too many: the other one says which
+                    result = None
                 if result is not None:
                     return result
             return function(*args, **kwargs)
@@ -183,6 +188,8 @@ def verify_rows(
         else:
             return None
         asked = LOGPROBS.get(logprobs), METHODS.get(method)
+        if not all(isinstance(each, _PLAIN) for each in (temperature, *others.values())):
+            return None  # arrays of another library, or lists
         if not isinstance(temperature, Tensor):
             temperature = temperatures(name, temperature, (rows.slots,), device)
         if others:

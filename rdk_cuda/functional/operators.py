@@ -324,6 +324,8 @@ def step_arguments(
             f"[{batch}, {length + 1}, V_t]: B = {batch} sequences, K = {length} drafts and the "
             "position after them"
         )
+    if joined.rows is not None and target_logits.stride(-1) != 1:
+        target_logits = target_logits.contiguous()
     device = target_logits.device
     rows = None
     if joined.logits is None:

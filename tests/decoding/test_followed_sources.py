@@ -170,7 +170,11 @@ def test_all_that_follow_a_table_share_its_copy_on_the_host_while_it_lives() -> 
         followed.read([0, 0], [[3], [5]])
         assert followed().equal(source([[3], [5]]))
     assert len(followed_sources._TABLES[own]) == 2  # with a limit, and without one
+    own.tokens[own.offsets[3]] = own.tokens[own.offsets[4] - 1]  # as it should not be, but can
+    changed = Followed(own, 1)
+    changed.read([0], [[3]])
+    assert changed().equal(own([[3]]))
     tables = len(followed_sources._TABLES)
-    del own, source, followed
+    del own, source, followed, changed
     gc.collect()
     assert len(followed_sources._TABLES) == tables - 1

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,6 +45,7 @@ void require_no_ticket(const LaunchShape& shape, const void* workspace) {
 int filled_with = 0xff;
 std::vector<unsigned char> kept;
 std::function<void()> replay;  // the last launch again, as a graph does it
+std::mutex mutex;              // of the two above: operators are called by several threads, too
 
 struct EmulatorStarter {
   Machine machine() const { return rdk::ops::machine; }
@@ -52,16 +54,21 @@ struct EmulatorStarter {
   void start(Launch launch, void* workspace) const {
     const int64_t bytes = launch.shape.workspace_bytes;
     if (filled_with < 0) {
+      const std::lock_guard<std::mutex> lock(mutex);
       kept.resize(std::max<size_t>(kept.size(), bytes), 0xff);
       place(workspace = kept.data(), &launch);
     } else {
       std::memset(workspace, filled_with, bytes);
     }
-    replay = [launch, workspace] {
+    const auto launched = [launch, workspace] {
       check(rdk::start(launch, nullptr));
       require_no_ticket(launch.shape, workspace);
     };
-    replay();
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      replay = launched;
+    }
+    launched();
   }
 };
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -398,3 +400,46 @@ def test_a_mixer_without_its_hooks_is_refused() -> None:
     with pytest.raises(RuntimeError, match="was replaced, or has lost its hooks; wrap the model"):
         wrapped.rollback([4])
     mixer._forward_pre_hooks.update(hooks)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_forward_that_somebody_has_put_in_a_mixer_is_called_and_stays(when: str) -> None:
+    """As accelerate does; the other mixers' kernels are noted all the same."""
+    model, calls = recurrent("qwen3_5_text"), list[int]()
+    wrapped = HuggingFaceModel(model) if when == "after" else None
+    mixer = next(each for each in model.modules() if hasattr(each, "in_proj_qkv"))
+    forward = mixer.forward
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return forward(*args, **kwargs)
+
+    mixer.forward = counted
+    try:
+        target = wrapped or HuggingFaceModel(model)
+        decoder = SpeculativeDecoder(target, proposer=mostly_right("qwen3_5_text"))
+        done = decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0)
+        assert done.tokens == truth("qwen3_5_text")
+        assert calls
+        assert vars(mixer)["forward"] is counted
+    finally:
+        vars(mixer).pop("forward", None)
+
+
+def test_threads_with_models_of_their_own_over_one_module_decode_as_one_does() -> None:
+    model, expected = recurrent("qwen3_5_text"), truth("qwen3_5_text")
+    targets = [HuggingFaceModel(model) for _ in range(2)]
+
+    def decode(target: HuggingFaceModel) -> list[list[int]]:
+        decoder = SpeculativeDecoder(target, proposer=mostly_right("qwen3_5_text"))
+        tokens = decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0).tokens
+        return [list(own) for own in tokens]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(decode, targets * 2)) == [expected] * 4
+    finally:
+        sys.setswitchinterval(interval)
+    assert not any("forward" in vars(each) for each in model.modules())

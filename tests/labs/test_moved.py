@@ -13,7 +13,7 @@ from rdk_cuda.moved import MOVED
 def test_an_old_name_says_where_it_is_now_and_there_it_is(old: str) -> None:
     module, _, name = old.rpartition(".")
     for line in (f"from {module} import {name}", f"import {old}"):
-        with pytest.raises(ImportError, match=f"has moved; import {MOVED[old]}$"):
+        with pytest.raises(ImportError, match=f"has moved to {MOVED[old]}$"):
             exec(line)
     module, _, name = MOVED[old].rpartition(".")
     try:

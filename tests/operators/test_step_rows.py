@@ -327,3 +327,27 @@ def test_what_rows_are_not_for_is_refused() -> None:
             call()
     with pytest.raises(TypeError, match="rows is a int; needs StepRows"):
         rdk_cuda.draft(logits[:, 0], given["affinity"], rows=3)  # type: ignore[arg-type]
+
+
+def test_with_rows_arguments_of_other_forms_are_taken_or_refused_as_without() -> None:
+    """The operator is tried first; where it is not for it, nobody sees that it was."""
+    given = step(torch.float32, 0, False)
+    affinity, rows = given["affinity"], StepRows(given["affinity"], B, K)
+    drafts = chain(given, K, rows=rows)
+    temperature, target = given["temperature"], given["target"]
+    expected = rdk_cuda.verify(target, drafts, affinity, temperature)
+    wide = torch.stack([target, target], -1)[..., 0]
+    assert wide.stride(-1) == 2
+    for other in (
+        rdk_cuda.verify(target, drafts, affinity, temperature.numpy()),
+        rdk_cuda.verify(target, drafts, affinity, temperature.tolist()),
+        rdk_cuda.verify(wide, drafts, affinity, temperature),
+    ):
+        assert all(map(torch.equal, other, expected))
+    link = {"seeds": given["seeds"], "positions": given["positions"], "rows": rows}
+    with pytest.raises(ValueError, match="draft_logits has shape \\[\\]; needs"):
+        rdk_cuda.draft(torch.tensor(1.0), affinity, temperature, **link)
+    with pytest.raises(TypeError, match=r"^draft\(\) missing 1 required positional argument"):
+        rdk_cuda.draft(target[0])  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^verify\(\) "):
+        rdk_cuda.verify(target, drafts)  # type: ignore[call-arg]

@@ -23,6 +23,7 @@ from torch.nn import functional
 
 # Over so few tokens a kernel that goes from one to the next is faster than one that fills chunks.
 _FEW = 16
+_NOTING = "rdk_cuda_noting_forward"  # the name of our forwards
 
 
 class Call(NamedTuple):
@@ -54,20 +55,37 @@ class _Now(threading.local):
 
 
 _now = _Now()
+_users: dict[Any, int] = {}
+"""How many passes, in any thread, run a mixer by our forward."""
+_lock = threading.Lock()
+
+
+def _has_its_own(mixer: Any) -> bool:
+    """Whether nobody but us, as accelerate's hooks do, has put another forward there."""
+    forward = vars(mixer).get("forward")
+    return forward is None or getattr(forward, "__name__", None) == _NOTING
 
 
 @contextmanager
 def noted(forwards: Mapping[Any, FunctionType], noting: Any) -> Iterator[None]:
     """Run these mixers by these forwards, in which this thread's calls of kernels are noted."""
-    for mixer, forward in forwards.items():
-        mixer.forward = MethodType(forward, mixer)
+    with _lock:
+        ours = [mixer for mixer in forwards if _has_its_own(mixer)]
+        for mixer in ours:
+            _users[mixer] = _users.get(mixer, 0) + 1
+            mixer.forward = MethodType(forwards[mixer], mixer)
     before, _now.noting = _now.noting, noting
     try:
         yield
     finally:
         _now.noting = before
-        for mixer in forwards:
-            vars(mixer).pop("forward", None)  # unless another thread has already
+        with _lock:
+            for mixer in ours:
+                _users[mixer] -= 1
+                if not _users[mixer]:
+                    if _has_its_own(mixer):
+                        vars(mixer).pop("forward", None)
+                    del _users[mixer]
 
 
 def noting_forward(mixer: Any) -> FunctionType | None:
@@ -76,8 +94,9 @@ def noting_forward(mixer: Any) -> FunctionType | None:
     None if it is not known how its kernels are, or if somebody has put another forward there.
     """
     forward: Any = inspect.unwrap(type(mixer).forward)
-    if "forward" in vars(mixer) or not isinstance(forward, FunctionType):
-        return None
+    with _lock:
+        if not _has_its_own(mixer) or not isinstance(forward, FunctionType):
+            return None
     rules = _kernels(forward, {"g", "beta", "initial_state"})
     few = next((own for own in rules.values() if "chunk_size" not in _names(own)), None)
     others: dict[str, Any] = {name: Kernel(kernel, few) for name, kernel in rules.items()}
@@ -86,9 +105,7 @@ def noting_forward(mixer: Any) -> FunctionType | None:
     if not others:
         return None
     space = {**forward.__globals__, **others}
-    copy = FunctionType(
-        forward.__code__, space, forward.__name__, forward.__defaults__, forward.__closure__
-    )
+    copy = FunctionType(forward.__code__, space, _NOTING, forward.__defaults__, forward.__closure__)
     copy.__kwdefaults__ = forward.__kwdefaults__
     return copy
 

@@ -146,7 +146,7 @@ class Pass:
         """The states after the first `counts [n]` of `columns [n, D]` of sequences `rows [n]`."""
         found: dict[int, States] = {}
         for layer in self.before:
-            if self._is_known(layer):
+            if not self.final and self._is_known(layer):  # of a final pass nothing is noted
                 found[layer] = self._from_notes(layer, rows, columns, counts)
                 continue
             if layer not in self._given:
