@@ -213,8 +213,8 @@ def load_tokenizer(option: str, directory: Path) -> Any:
 def fit_head(drafter: Any, size: int) -> None:
     """Give a drafter the width of a target of its family, whose heads are padded to another one.
 
-    Rows that the target lacks go; those that it has more get embeddings of the library's choice,
-    and a bias that lets no draft be one of them.
+    Rows that the target lacks go. Those that it has more are zeros, with a bias that lets no draft
+    be one of them; a model that is saved and loaded again may lose its bias, but not the zeros.
     """
     own = head_size(drafter)
     if own == size:
@@ -227,6 +227,7 @@ def fit_head(drafter: Any, size: int) -> None:
     drafter.resize_token_embeddings(size, mean_resizing=False)
     head = drafter.get_output_embeddings()
     if own < size:
+        head.weight.data[own:] = 0
         bias = head.weight.new_zeros(size) if head.bias is None else head.bias.detach().clone()
         bias[own:] = NEVER
         head.bias = torch.nn.Parameter(bias)
