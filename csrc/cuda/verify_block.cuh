@@ -187,7 +187,10 @@ __device__ __forceinline__ int race(const L& launch, const S& sequence, int pref
       found = kGivenUp;
     } else {
       const int token = position->target.draw(columns, words);
-      const Entries entries = column_entries(launch.params.affinity, token);
+      // Of no drafted row there may be no affinity: a tree of fixed nodes has none.
+      const Entries entries = position->kind == DraftKind::kRow
+                                  ? column_entries(launch.params.affinity, token)
+                                  : Entries{0, 0};
       const float p = factor * target_p(*position, columns.value(token));
       const float q = draft_q<D>(launch.params, sequence, *position, token, entries, cut);
       if (uniform(words.word[2]) * p < p - q) found = token;

@@ -197,6 +197,15 @@ def test_verify_tree_walks_rows_of_more_chunks_than_it_keeps_as_the_cpu_does(
         assert 1 <= int((tokens >= kept).sum()) <= 5
 
 
+def test_verify_tree_by_block_needs_no_drafter(emulated: ModuleType, cpu: Any) -> None:
+    """Nor an affinity, of which a tree of fixed nodes has none."""
+    walked = tree_generators.trees([3, 0, 9], 2500).replace(method=1)
+    emulated.set_machine(132, FULL, 1)
+    assert_same_bits(
+        torch.ops.rdk.verify_tree(*walked.arguments()), cpu.verify_tree(*walked.arguments())
+    )
+
+
 def test_a_boundary_in_any_bin_is_found_by_a_block_of_any_shape(emulated: ModuleType) -> None:
     """Of 2 to 8 warps, which a plan gives a cluster of two by the number of chunks.
 

@@ -121,16 +121,20 @@ def draft_step(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
         ids, place = [], 0
     own = {slot: b for b, slot in enumerate(ids) if 0 <= slot < len(keys)}
     rows, order = list(own.values()), list(own)
+    temperature = arguments["temperature"]
+    usable = (temperature >= 0) & (temperature < math.inf) & usable_limits(arguments, temperature)
+    whole = {slot: b for slot, b in own.items() if usable[b]}
     made = reference.step_keys(arguments["seeds"], arguments["positions"])
-    given = [arguments[name] for name in ("draft_logits", *DYNAMIC)]
+    given = [row for name in ("draft_logits", *DYNAMIC) if (row := arguments[name]) is not None]
     expected = [
-        (kept_tokens, tokens[:, 0]),
-        *zip(kept, [each for each in given if each is not None], strict=True),
+        (kept_tokens, tokens[:, 0], own),
+        *((memory, row, whole) for memory, row in zip(kept, given, strict=True)),
     ]
     require(torch.equal(keys[order], made[rows]), "a key is not that of its step")
-    for memory, row in expected:
-        bits = memory[order, place].contiguous().view(torch.uint8)
-        require(torch.equal(bits, row[rows].contiguous().view(torch.uint8)), "a row is not kept")
+    for memory, row, those in expected:
+        bits = memory[list(those), place].contiguous().view(torch.uint8)
+        needed = row[list(those.values())].contiguous().view(torch.uint8)
+        require(torch.equal(bits, needed), "a row is not kept")
     for memory in (kept_tokens, stats, keys[:, None], *kept):
         others = torch.ones(memory.shape[:2], dtype=torch.bool)
         others[order, place if memory.shape[1] > place else 0] = False
