@@ -176,7 +176,7 @@ def recommended_sentences(drafted: Sequence[dict[str, Any]]) -> list[str]:
         longer = f"a step takes {changed(step / least, 'more', 'less')} time"
         if known:
             longer += (
-                f", of which {100 * (models - their_models) / least:.0f} % in the models' passes"
+                f", {100 * (models - their_models) / least:.0f} points of it in the models' passes"
             )
         sentences.append(
             f"{best['way'].capitalize()} is faster than {own['way']} there: these take "

@@ -103,7 +103,7 @@ def test_the_last_screen_says_what_a_step_takes_and_what_keeps_a_way_from_being_
     assert "-2 % of its passes" not in text
     assert "2 % fewer passes of the target" in text
     assert "only 7 of 1000 tokens are drafts that the pruned head cannot propose" in text
-    assert "a step takes 9 % more time, of which 8 % in the models' passes" in text
+    assert "a step takes 9 % more time, 8 points of it in the models' passes" in text
     assert "is faster" not in said({**PRUNED, "tokens_per_second": 1.0}, own)
     on_gpu = said(PRUNED, {**own, "model_seconds": None})
     assert "models' passes" not in on_gpu
