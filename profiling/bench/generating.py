@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import torch
 
-from rdk_cuda.integrations.huggingface import generate as integration
+from rdk_cuda.integrations.huggingface import Generate, generation_options
 
 NEW_TOKENS, DRAFT_LENGTH = 12, 4
 LIMITS: dict[str, dict[str, float]] = {
@@ -35,7 +35,7 @@ def generate_calls(
         num_attention_heads=2,
     )
     target, drafter = (LlamaForCausalLM(config).to(dtype).eval() for _ in range(2))
-    custom = integration.Generate(drafter, draft_length=DRAFT_LENGTH, seed=0)
+    custom = Generate(drafter, draft_length=DRAFT_LENGTH, seed=0)
     prompts = torch.randint(3, size, (batch, 4))
 
     def call(given: dict[str, float]) -> object:
@@ -51,7 +51,7 @@ def generate_calls(
         )
 
     def processed(_: int) -> object:
-        with patch.object(integration, "_is_plain", lambda warper: False):
+        with patch.object(generation_options, "_is_plain", lambda warper: False):
             return call(LIMITS[limits])
 
     return {
