@@ -112,7 +112,6 @@ def test_a_drafter_that_is_not_better_is_not_written(
     "options",
     [
         ("0.01", "--data", "drafter"),
-        pytest.param(("0.3", "--train", "steering", "--loss", "lk", "tv"), marks=pytest.mark.ci),
         pytest.param(("0.01", "--train", "all", "--loss", "lk", "tv"), marks=pytest.mark.ci),
     ],
 )
