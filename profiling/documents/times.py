@@ -101,9 +101,9 @@ def step_table(link: Link, file: str, batches: Sequence[int]) -> str:
     )
 
 
-def version_of(row: Row | None) -> str:
+def version_of(row: Row) -> str:
     """Of another package; PyTorch's and ours stand elsewhere."""
-    if row is None or row["module"] in ("rdk_cuda", "torch"):
+    if row["module"] in ("rdk_cuda", "torch"):
         return ""
     return f" {row['peer_version']}"
 
