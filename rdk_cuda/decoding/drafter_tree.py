@@ -107,7 +107,7 @@ def grown_alike(
 class DrafterTree(DrafterChain):
     """A tree of a drafter's likeliest tokens, and of tokens that are drawn from it.
 
-    DESIGN section 2, "Trees", and section 6. Level by level the drafter reads the most valuable
+    DESIGN section 2, "Trees", and section 7. Level by level the drafter reads the most valuable
     nodes. The children of a node are fixed tokens, those with at least a certain q, and one that is
     drawn from q without them. Of all nodes the most valuable are proposed. A node's value is the
     estimated probability that it is accepted. It says nothing about a drawn token that was not

@@ -14,7 +14,15 @@ from .markdown import DESIGN
 
 Rule = Argument | Number
 Names = set[tuple[str, str]]  # operator, and argument or result
-PACKED = ["`verify`", "`verify_tree`", "`verify_shard`"]  # the page explains the word
+PACKED = {"verify", "verify_tree", "verify_shard"}
+GROUPS = {  # the page explains the words
+    "packed": PACKED,
+    "by sequence": {*PACKED, "draft_step", "verify_step", "sum_shard"},
+}
+DTYPES = {
+    ("bfloat16", "float16", "float32"): "*float*",
+    ("int32", "int64"): "*int*",
+}
 START, RESULTS, END = "### Tensors", "| result |", "### One distribution, not two"
 
 
@@ -37,21 +45,37 @@ def dtype_in_words(rule: Rule) -> str:
         return ""
     if rule.dtype_of is not None:
         return f"dtype of `{rule.dtype_of}`"
-    return listed([str(dtype).removeprefix("torch.") for dtype in rule.dtypes], "or")
+    names = sorted(str(dtype).removeprefix("torch.") for dtype in rule.dtypes)
+    return DTYPES.get(tuple(names)) or listed(names, "or")
 
 
-def where(operators: list[str]) -> str:
-    return "packed" if operators in (PACKED[:2], PACKED) else f"in {listed(operators)}"
+def where(operators: list[str], users: list[str]) -> str:
+    for group, members in GROUPS.items():
+        if {*operators} == members & {*users}:
+            return group
+    return f"in {listed([f'`{operator}`' for operator in operators])}"
 
 
-def cell(rules: dict[str, Rule]) -> str:
-    """Of one name, whose shape may differ from operator to operator."""
+def cell(rules: dict[str, Rule]) -> tuple[str, str]:
+    """The shapes of one name, which may differ from operator to operator, and its dtype."""
     users: dict[str, list[str]] = {}
     for operator, rule in rules.items():
-        users.setdefault(shape_in_words(rule), []).append(f"`{operator}`")
+        users.setdefault(shape_in_words(rule), []).append(operator)
     (first, _), *others = users.items()
-    shapes = [first, *(f"{where(names)} {shape}" for shape, names in others)]
-    return ", ".join(filter(None, [*shapes, dtype_in_words(next(iter(rules.values())))]))
+    shapes = [first, *(f"{where(names, [*rules])} {shape}" for shape, names in others)]
+    return ", ".join(shapes), dtype_in_words(next(iter(rules.values())))
+
+
+def joined(cells: list[tuple[str, str]]) -> str:
+    """Each shape once, with the dtypes of the names that have it."""
+    dtypes: dict[str, list[str]] = {}
+    for shape, dtype in cells:
+        dtypes.setdefault(shape, []).append(dtype)
+    each = [
+        ", ".join(filter(None, [shape, listed(list(dict.fromkeys(names)))]))
+        for shape, names in dtypes.items()
+    ]
+    return "; ".join(each)
 
 
 def words(text: str) -> list[str]:
@@ -76,7 +100,7 @@ def table(text: str, rules: dict[str, dict[str, Rule]]) -> tuple[str, Names]:
             }
             covered |= {(operator, name) for operator in its}
             cells.append(cell(its))
-        new = "; ".join(dict.fromkeys(cells))
+        new = joined(cells)
         text = text.replace(f"| {head} | {old} | {meaning}", f"| {head} | {new} | {meaning}")
     return text, covered
 

@@ -114,8 +114,9 @@ def test_a_file_that_is_not_there_is_noticed() -> None:
     assert "csrc/verify.cpp" in missing_files("`csrc/NAME.cpp`")
 
 
-def test_the_layout_in_design_names_files_that_exist() -> None:
-    layout = DESIGN.read_text(encoding="utf-8").split("## 6. Layout")[1].split("\n\n")[1]
+def test_the_layout_names_files_that_exist() -> None:
+    page = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    layout = page.split("## Layout")[1].split("\n\n")[1]
     named, folder = [], ""
     for indent, name in re.findall(r"^( {4}| {6})(\S+)", layout, re.MULTILINE):
         folder = name if len(indent) == 4 else folder

@@ -22,11 +22,28 @@ def schema(name: str) -> str:
     return str(getattr(torch.ops.rdk, name).default._schema)
 
 
+def groups() -> dict[str, list[str]]:
+    """The arguments that the schemas of docs/design.md name together."""
+    text = DESIGN.read_text(encoding="utf-8")
+    found = re.findall(r"^    (\w+) += \((.+)\)$", text, re.MULTILINE)
+    return {name: names.split(", ") for name, names in found}
+
+
+def written_out(group: str, names: list[str]) -> str:
+    optional = group in ("dynamic", "limits")
+    return ", ".join(
+        f"Tensor? {name}=None" if optional else f"Tensor{'?' * (name == 'bias')} {name}"
+        for name in names
+    )
+
+
 def printed_schemas() -> dict[str, str]:
     """The indented schemas of docs/design.md, section 4, each on one line."""
     section = DESIGN.read_text(encoding="utf-8").split("### Schemas")[1].split("###")[0]
     indented = "\n".join(line for line in section.split("\n") if line.startswith("    "))
     found = re.findall(r"rdk::(\w+)\(.*?(?=rdk::|\Z)", indented, re.DOTALL)
+    for group, names in groups().items():
+        indented = re.sub(rf"\*{group}\b", written_out(group, names), indented)
     texts = re.findall(r"rdk::\w+\(.*?(?=rdk::|\Z)", indented, re.DOTALL)
     return {name: " ".join(text.split()) for name, text in zip(found, texts, strict=True)}
 
@@ -62,11 +79,9 @@ def test_design_explains_every_argument_and_result_with_the_shape_of_the_contrac
 
 
 def test_an_affinity_hands_its_tensors_out_in_the_order_that_design_says() -> None:
-    text = DESIGN.read_text(encoding="utf-8")
     affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary([1, -1], target_size=3))
     for name in ("by_target", "by_draft"):
-        (order,) = re.findall(rf"^    {name} += \((.+)\)$", text, re.MULTILINE)
-        for tensor, attribute in zip(getattr(affinity, name), order.split(", "), strict=True):
+        for tensor, attribute in zip(getattr(affinity, name), groups()[name], strict=True):
             assert tensor is getattr(affinity, attribute)
 
 

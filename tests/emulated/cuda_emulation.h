@@ -1,5 +1,5 @@
 // What a CUDA kernel needs of CUDA, so that g++ compiles its source as C++17 and it runs on the CPU
-// (DESIGN, "How we know it is right", item 5). One block runs at a time, to its end, or blocks take
+// (docs/contributing.md, "Tests"). One block runs at a time, to its end, or blocks take
 // turns, at barriers, as those of a cluster do; each of its threads is a fiber that runs until a
 // barrier or a warp collective and then gives way to another, in an order that depends on a seed.
 // What would be undefined on a GPU is an emulation::Error here.
