@@ -80,23 +80,22 @@ def step_table(link: Link, file: str, batches: Sequence[int]) -> str:
                 for rows in measured
                 for cell in time_and_ratio(rows[peer]["median_us"], rows["ours"]["median_us"])
             ),
-            f"{figure(measured[0][peer]['kept_bytes'] / 1000)} KB",
+            figure(measured[0][peer]["kept_bytes"] / 1000),
         ]
         for peer, name in GAIN.items()
         if all(peer in rows for rows in measured)
     ]
-    titles = [title for batch in batches for title in (f"batch {batch}", "× ours")]
+    titles = [title for batch in batches for title in (f"batch {batch}, ms", "× ours")]
     on_gpu, where = ours[0]["device"] == "cuda", f"an {ours[0]['device_name']}"
     where = where if on_gpu else f"{threads(ours[0])} of {where}"
     return "\n\n".join(
         [
             paragraph(
                 f"**Sampling one decoding step** on {where}: {ours[0]['draft_length']} drafts and",
-                "their verification,",
-                f"{size(ours[0])}, caches cold, with the memory that a drafted position needs",
-                f"between draft and verify ({full(link, file)}):",
+                f"their verification, {size(ours[0])}, caches cold. Memory is what a drafted",
+                f"position keeps between draft and verify ({full(link, file)}):",
             ),
-            table(["", *titles, "memory"], lines, "lr"),
+            table(["", *titles, "memory, KB"], lines, "lr"),
         ]
     )
 
@@ -110,7 +109,7 @@ def version_of(row: Row) -> str:
 
 def time_and_ratio(median_us: float, ours_us: float) -> tuple[str, str]:
     """In milliseconds, and the ratio of the two."""
-    return f"{median_us / 1000:,.2f} ms", f"{figure(median_us / ours_us)} ×"
+    return f"{median_us / 1000:,.2f}", figure(median_us / ours_us)
 
 
 def operators_table(link: Link) -> str:
@@ -190,6 +189,8 @@ def predictions_table(link: Link) -> str:
     }
     lines = []
     for row in found["rows"]:
+        if row["batch"] not in (1, 64):
+            continue
         own = measured.get(tuple(row[name] for name in key))
         times = [row["measured_kernels_us"], row["kernels_us"]]
         lines.append(
@@ -206,13 +207,13 @@ def predictions_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                f"Microseconds on an {found['device_name']}, caches cold, {size(found)},",
-                f"five drafts, trees of eight nodes, at commit {found['commit'][:7]}",
-                f"({link('data', f'{RESULTS}/{PREDICTED}.json')}). **Nothing in the column",
-                '"predicted now" has been measured.** Predictions come from a simulator outside of',
-                "this repository, which executes nvcc's machine code by the cycle; those of the",
-                "measured kernels show how far it is right. Times include the launch, as events",
-                "around a call do:",
+                f"Microseconds with the launch on an {found['device_name']}, caches cold,",
+                f"{size(found)}, five drafts, trees of eight nodes, at commit",
+                found["commit"][:7],
+                f'({link("data", f"{RESULTS}/{PREDICTED}.json")}). **Nothing under "predicted',
+                'now" has been measured.** A simulator outside of this repository executes',
+                "nvcc's machine code by the cycle; its predictions of the measured kernels show",
+                "how far it is right:",
             ),
             table(titles, lines, "lrlr"),
         ]
@@ -239,9 +240,10 @@ def demo_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                "**Tokens a second**, and × the target alone, decoding Python source at batch 1,",
-                "with the repository's own models of 32 layers and of one, on",
-                f"{threads(found['versions'])} of an {found['versions']['device_name']}",
+                "**Tokens a second**, and in brackets × the target alone (medians of paired runs),",
+                "decoding Python source at batch 1, with the repository's own models of 32 layers",
+                f"and of one, on {threads(found['versions'])} of an",
+                found["versions"]["device_name"],
                 f"(`make demo`, {link('data', f'{RESULTS}/{DEMO}.json')}):",
             ),
             speeds_table(found),
@@ -256,10 +258,11 @@ def decoding_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                "**Tokens a second**, and × the target alone, with Gemma 3 270M and an EAGLE-3",
-                f"head, on {threads(about)} of an {about['device_name']} with",
-                f"{about['capability']}; each drafter with its best number of drafts, chosen on",
-                f"other text (`make demo-gemma`, {link('data', f'{RESULTS}/{REAL}.json')},",
+                "**Tokens a second**, and in brackets × the target alone (medians of paired runs),",
+                f"with Gemma 3 270M and an EAGLE-3 head, on {threads(about)} of an",
+                f"{about['device_name']}; each drafter with its best number of drafts, chosen on",
+                "other text",
+                f"(`make demo-gemma`, {link('data', f'{RESULTS}/{REAL}.json')},",
                 f"{link('where it loses', 'docs/benchmarks.md#decoding-with-a-real-model')}):",
             ),
             speeds_table(found),
@@ -273,7 +276,7 @@ def speeds_table(found: dict[str, Any]) -> str:
     cases = dict.fromkeys((row["batch"], row["temperature"]) for row in rows)
     cells = {
         (row["way"], (row["batch"], row["temperature"])): (
-            f"{row['tokens_per_second']:.0f} ({row['relative_speed']['value']:.2f} ×)"
+            f"{row['tokens_per_second']:.0f} ({row['relative_speed']['value']:.2f})"
         )
         for row in rows
     }
@@ -296,23 +299,23 @@ def passes_table(link: Link) -> str:
         [
             f"{batch}",
             f"{length or 'none'}",
-            f"{own[0]['pass_milliseconds'][0]:.1f} ms",
-            f"{own[0]['draft_milliseconds'][0]:.1f} ms",
+            f"{own[0]['pass_milliseconds'][0]:.1f}",
+            f"{own[0]['draft_milliseconds'][0]:.1f}",
             *(f"{row[name][0]:.2f}" for name in ("speed_up", "while_all") for row in own),
         ]
         for batch, length in dict.fromkeys((row["batch"], row["draft_length"]) for row in rows)
         if (own := [r for r in rows if (r["batch"], r["draft_length"]) == (batch, length)])
     ]
-    titles = ["batch", "drafts", "pass of the target", "drafting"]
-    titles += [f"× alone, {at}" for at in ("greedy", "T = 1")]
-    titles += [f"while all run, {at}" for at in ("greedy", "T = 1")]
+    titles = ["batch", "drafts", "target's pass, ms", "drafting, ms"]
+    titles += [f"×, {at}" for at in ("greedy", "T = 1")]
+    titles += [f"all run, {at}" for at in ("greedy", "T = 1")]
     return "\n\n".join(
         [
             paragraph(
                 f"Gemma 3 270M in {of['dtype']} on {threads(of)} of an {of['device_name']} with",
                 f"{of['capability']}, with virtual and dynamic tokens and {of['kept']:,} tokens",
-                f"kept: times of a step, and {of['tokens']} tokens of each sequence against the",
-                "target alone, in all and until the first sequence ends",
+                f"kept: times of a step, and the speed of {of['tokens']} tokens a sequence, × the",
+                "target alone (medians of paired rounds), in all and until the first sequence ends",
                 f"({full(link, DECODING)}, made by `python -m studies.gemma_decoding`):",
             ),
             table(titles, lines, "r"),
