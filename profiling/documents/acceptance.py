@@ -10,7 +10,7 @@ KEEPS, CHARTED = (0.25, 0.0625), ("virtual tokens", "dynamic tokens", "virtual+d
 COLUMNS = [(temperature, keep) for temperature in DEMO for keep in KEEPS]
 SCREENS, HEADS, SHOWN = "gemma-screens/cpu.json", "gemma-heads/cpu.json", 0.0625
 LIFTED, OTHER_LIFTED = "lifted-rows/gemma.json", "lifted-rows/demo.json"
-PRUNING = {"pruning/demo": "the demo's drafter", "pruning/gemma3-270m": "Gemma 3 270M"}
+PRUNING = {"pruning/demo": "demo", "pruning/gemma3-270m": "Gemma"}
 TREES = {"trees/demo": "a model", "trees/eagle3": "EAGLE-3", "trees/gemma": "Gemma's head"}
 TOKENIZERS = {  # with a batch of eight, and alone
     "text-drafters/demo.json": "text-drafters/demo.json",
@@ -68,10 +68,11 @@ def screens_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                "Gemma 3 270M with 6.25 % of its 262,144 tokens kept, drafted by itself from its",
-                f"last 40 to 47 tokens, on {positions} held-out positions: percent of what pruning",
-                "loses, with 95 % intervals where enough is lost. Bytes are a share of the pruned",
-                f"rows ({link('more', page_of(SCREENS))},",
+                "Percent of what pruning loses that comes back, with 95 % intervals where enough",
+                "is lost: Gemma 3 270M with 6.25 % of its 262,144 tokens kept, drafted by itself",
+                f"from its last 40 to 47 tokens, on {positions} held-out positions. Bytes are a",
+                "share of the pruned rows",
+                f"({link('more', page_of(SCREENS))},",
                 f"{link('data', f'{RESULTS}/{SCREENS}')}, made by",
                 "`python -m studies.gemma_acceptance`):",
             ),
@@ -100,21 +101,22 @@ def tokenizers_table(link: Link) -> str:
             [
                 f"{target} by {drafter}",
                 f"{temperature:g}",
-                *(f"{of[name]['acceptance']:.2f} ± {of[name]['interval']:.2f}" for name in DRAFTS),
-                *(f"{speed:.1f}" for speed in (best, seconds[PEER], seconds[NONE])),
+                *(f"{of[name]['acceptance']:.2f}" for name in DRAFTS),
+                *(f"{speed / seconds[NONE]:.2f}" for speed in (best, seconds[PEER])),
             ]
         )
+    widest = max(of[name]["interval"] for of in drafted.values() for name in DRAFTS)
     files = dict.fromkeys([*TOKENIZERS, *TOKENIZERS.values()])
     data = ", ".join(link(str(n), f"{RESULTS}/{file}") for n, file in enumerate(files, start=1))
     return "\n\n".join(
         [
             paragraph(
-                "First drafts accepted in batches of 8, with 95 % intervals; tokens a second of",
-                "one sequence on a CPU: the fastest way of ours, Transformers' assistance, and the",
-                "target without any. A row is of one run, rows are of several machines",
-                f"(data: {data}, made by `python -m studies.text_drafters`).",
+                "First drafts accepted in batches of 8, with 95 % intervals of at most",
+                f"± {widest:.2f}; and the speed of one sequence on a CPU, × the target alone in",
+                "the same run, of our fastest way and of Transformers' assistance",
+                f"(data: {data}, made by `python -m studies.text_drafters`):",
             ),
-            table(["target by drafter", "T", *DRAFTS, "ours", PEER, NONE], lines, "lr"),
+            table(["target by drafter", "T", *DRAFTS, "ours, ×", f"{PEER}, ×"], lines, "lr"),
         ]
     )
 
@@ -138,9 +140,9 @@ def lifted_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                "An EAGLE-3 drafter of Gemma 3 270M whose pruned rows nobody has: points of",
-                "acceptance *lost* against the same recipe with all tokens, then points gained",
-                "and, in brackets, the percentage of the loss where it is more than chance, at",
+                "An EAGLE-3 drafter of Gemma 3 270M without its pruned rows: points of acceptance",
+                "*lost* against the same recipe with all tokens, points gained and, in brackets,",
+                "the percentage of the loss where it is more than chance, at",
                 f"{rows[0]['positions']:,} held-out positions",
                 f"({link('all figures', page_of(LIFTED))}, {link('data', f'{RESULTS}/{LIFTED}')};",
                 f"{others}, {link('data', f'{RESULTS}/{OTHER_LIFTED}')}; made by",
@@ -181,14 +183,13 @@ def trees_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                "Accepted drafts a pass of the target, with 95 % intervals, and × the speed of the",
-                "target alone, with virtual and dynamic tokens: the demo's target, by its drafter",
-                f"or its EAGLE-3 drafter, {first['keep']:.2%} of the vocabulary kept,",
-                f"{first['prompts']} prompts of {first['documents']} held-out documents; and Gemma",
-                f"3 270M, by its EAGLE-3 head, {gemma['keep']:.2%} kept, {gemma['prompts']}",
-                "prompts. A tree of 8 in 4 has 8 nodes for 4 passes of the drafter",
-                f"(more shapes, and T = 0.6: {', '.join(where)}; data: {', '.join(data)}; made by",
-                "`python -m studies.chains_and_trees`):",
+                "Accepted drafts a pass, with 95 % intervals, and × the target alone, with virtual",
+                "and dynamic tokens: the demo's target, by its drafter or its EAGLE-3 drafter,",
+                f"{first['keep']:.2%} of the vocabulary kept, {first['prompts']} prompts of",
+                f"{first['documents']} held-out documents; and Gemma 3 270M, by its EAGLE-3 head,",
+                f"{gemma['keep']:.2%} kept, {gemma['prompts']} prompts. A tree of 8 in 4 has 8",
+                f"nodes for 4 passes of the drafter (more: {', '.join(where)};",
+                f"data: {', '.join(data)}; made by `python -m studies.chains_and_trees`):",
             ),
             table(["drafter", "T", *WAYS], lines, "lr"),
         ]
@@ -216,10 +217,10 @@ def pruning_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                "Acceptance on code at temperature 1, by the share of the vocabulary that the head",
-                f"keeps (data: {data}, made by `python -m studies.pruning`); with all {whole}. Tau",
-                "is tuned for each point; with first-order RDK no token keeps its own mass, as in",
-                "the paper.",
+                "Acceptance on code at temperature 1 of the demo's drafter and of Gemma 3 270M, by",
+                f"the share of the vocabulary that the head keeps (data: {data}, made by",
+                f"`python -m studies.pruning`); with all {whole}. Tau is tuned for each point;",
+                "with first-order RDK no token keeps its own mass, as in the paper.",
             ),
             table(
                 ["kept", *(title for title, _ in columns)],

@@ -32,7 +32,8 @@ def engine_table(link: Link) -> str:
                 figure(row["draft_state_bytes_per_position"] / 1024),
             ]
         )
-    titles = ["drafter", "greedy text equal", "accepted, greedy", "T = 1", "less ours"]
+    prompts = found["drafters"][0]["prompts"]
+    titles = ["drafter", f"equal of {prompts}", "accepted, greedy", "T = 1", "less ours"]
     titles.append("KiB a draft")
     drawn = [*found["drawn"], {"setting": "with a grammar", **found["drawn_with_a_grammar"]}]
     worst = min(float(row["p_value"]) for row in drawn)
@@ -44,10 +45,10 @@ def engine_table(link: Link) -> str:
             paragraph(
                 f"vLLM {found['vllm']} with the demo's former target, of five layers, and",
                 f"K = {found['drafts_per_step']},",
-                f"on {threads(found)} of an {found['device_name']}: greedy text that is plain",
-                "vLLM's, accepted drafts of a step, at T = 1 also less those of the decoder here",
-                "with the same seeds (a 95 % interval over prompts), and what is kept of a draft",
-                "until its verification. vLLM's own draft probabilities take",
+                f"on {threads(found)} of an {found['device_name']}: how many greedy texts equal",
+                "plain vLLM's, accepted drafts of a step, at T = 1 also less those of the decoder",
+                "here with the same seeds (a 95 % interval over prompts), and the memory of a",
+                "draft until its verification. vLLM's own draft probabilities take",
                 f"{figure(plain['draft_state_bytes_per_position'] / 1024)} KiB ({data}):",
             ),
             table(titles, lines, "lr"),
@@ -69,4 +70,4 @@ def greedy_cells(row: Row) -> list[str]:
         kind = f"EAGLE-3, {kind}"
     elif name:
         kind = f"{kind}, {kept} % kept"
-    return [kind, f"{row['equal']} of {row['prompts']}", f"{row['accepted_per_step']:.3f}"]
+    return [kind, f"{row['equal']}", f"{row['accepted_per_step']:.3f}"]

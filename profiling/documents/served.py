@@ -25,11 +25,10 @@ def served_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                f"Transformers {found['transformers']}, by tiny models of random weights in",
-                "float32, and how far logits behind a rollback are off, of their norm",
+                f"Model types of Transformers {found['transformers']}, and how far logits behind a",
+                "rollback are off, of their norm, with tiny random models in float32",
                 f"({link('data', f'{RESULTS}/{SERVED}')}, made by",
-                "`python -m tests.served_models`). A mask hides rejected tokens in slots. Classes",
-                "that also read images are served as the text model in them is:",
+                "`python -m tests.served_models`). A mask hides rejected tokens in slots:",
             ),
             table(titles, lines, "llr"),
         ]
