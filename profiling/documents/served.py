@@ -19,8 +19,8 @@ def served_table(link: Link) -> str:
         [how, ", ".join(f"`{name}`" for name, _ in rows), f"{max(off for _, off in rows):.0e}"]
         for how, rows in served.items()
     ]
-    refused = [row for row in found["rows"] if "refused" in row]
-    lines += [[f"refused: it {row['refused']}", f"`{row['type']}`", ""] for row in refused]
+    refused = [f"`{row['type']}`" for row in found["rows"] if "refused" in row]
+    lines.append(["refused, with the reason", ", ".join(refused), ""])
     titles = ["rolled back by", "model types", "logits off by"]
     return "\n\n".join(
         [
