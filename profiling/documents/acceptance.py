@@ -204,7 +204,7 @@ def pruning_table(link: Link) -> str:
         rows = [row for row in result["rows"] if row["text"] == "code"]
         cells = {(row["method"], row["kept"]): f"{row['value']:.3f}" for row in rows}
         _, *names = dict.fromkeys(name for name, _ in cells)
-        sizes = sorted({kept for _, kept in cells}, reverse=True)[1:]
+        sizes = sorted({kept for _, kept in cells}, reverse=True)[2::2]
         columns += [
             (f"{model}, {name}", [cells[name, kept] for kept in sizes])
             for name in names

@@ -30,22 +30,35 @@ def groups() -> dict[str, list[str]]:
 
 
 def written_out(group: str, names: list[str]) -> str:
-    optional = group in ("dynamic", "limits")
-    return ", ".join(
-        f"Tensor? {name}=None" if optional else f"Tensor{'?' * (name == 'bias')} {name}"
-        for name in names
+    if group in ("dynamic", "limits"):
+        return ", ".join(f"{name}?=None" for name in names)
+    return ", ".join(name + "?" * (name == "bias") for name in names)
+
+
+def typed(arguments: str) -> str:
+    """With the type Tensor where the page leaves it out."""
+    return re.sub(
+        r"(^|, )(\w+)(\??)(?=[,=]|$)",
+        lambda found: f"{found[1]}Tensor{found[3]} {found[2]}",
+        arguments,
     )
 
 
 def printed_schemas() -> dict[str, str]:
-    """The indented schemas of docs/design.md, section 4, each on one line."""
+    """The indented schemas of docs/design.md, section 4, each on one line and written out."""
     section = DESIGN.read_text(encoding="utf-8").split("### Schemas")[1].split("###")[0]
     indented = "\n".join(line for line in section.split("\n") if line.startswith("    "))
-    found = re.findall(r"rdk::(\w+)\(.*?(?=rdk::|\Z)", indented, re.DOTALL)
     for group, names in groups().items():
         indented = re.sub(rf"\*{group}\b", written_out(group, names), indented)
-    texts = re.findall(r"rdk::\w+\(.*?(?=rdk::|\Z)", indented, re.DOTALL)
-    return {name: " ".join(text.split()) for name, text in zip(found, texts, strict=True)}
+    schemas = {}
+    for text in re.findall(r"rdk::\w+\(.*?(?=rdk::|\Z)", indented, re.DOTALL):
+        head, _, results = " ".join(text.split()).partition(" -> ")
+        name, _, arguments = head.removesuffix(")").partition("(")
+        several = results.startswith("(")
+        results = typed(results.strip("()"))
+        results = f"({results})" if several else results
+        schemas[name.removeprefix("rdk::")] = f"{name}({typed(arguments)}) -> {results}"
+    return schemas
 
 
 def test_design_prints_the_schema_of_every_operator() -> None:
