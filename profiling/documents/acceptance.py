@@ -184,8 +184,8 @@ def trees_table(link: Link) -> str:
         [
             paragraph(
                 "Accepted drafts a pass, with 95 % intervals, and × the target alone on the same",
-                "prompts, with virtual and dynamic tokens: the demo's target, by its drafter or its",
-                "EAGLE-3 drafter,",
+                "prompts, with virtual and dynamic tokens: the demo's target, by its drafter or",
+                "its EAGLE-3 drafter,",
                 f"{first['keep']:.2%} of the vocabulary kept, {first['prompts']} prompts of",
                 f"{first['documents']} held-out documents; and Gemma 3 270M, by its EAGLE-3 head,",
                 f"{gemma['keep']:.2%} kept, {gemma['prompts']} prompts. A tree of 8 in 4 has 8",
