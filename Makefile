@@ -8,6 +8,8 @@
 #                   with VLLM_TESTS=night what `make night` runs of it
 #   make test-sglang  download SGLang's wheel into .sglang and test our plugin against its sources; and in SGLang
 #                   itself, if it is installed in the active environment and there is a GPU
+#   make hub-kernel HUB_KERNEL=DIR  write rdk_cuda as a kernel for Hugging Face's Hub (docs/install.md)
+#   make wheels     build a wheel for CPUs, and one for each CUDA whose nvcc is found, into dist; check them
 #   make constraints  write constraints.txt and tests/engines/constraints.txt anew, with the newest releases
 # These install into the active virtual environment, or into a new .venv, the versions in constraints.txt. Torch is
 # installed only where there is none from 2.11 on: with CUDA, or from the index TORCH_INDEX, such as the one for CPUs
@@ -51,7 +53,7 @@ SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh \
     tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 
-.PHONY: demo demo-gemma test test-ci night test-vllm test-sglang constraints gpu-check gpu-sanitize gpu-measure \
+.PHONY: demo demo-gemma test test-ci night test-vllm test-sglang hub-kernel wheels constraints gpu-check gpu-sanitize gpu-measure \
     lint install clean
 
 demo: $(ENVIRONMENT)/.rdk-demo
@@ -77,6 +79,12 @@ test-vllm: $(VLLM)/.rdk-vllm $(VLLM_WHEELS:%=.vllm/%)
 
 test-sglang: $(ENVIRONMENT)/.rdk-dev .sglang/$(SGLANG_VERSION)
 	$(RUN) -m pytest $(PYTEST_OPTIONS) tests/engines tests/integrations -k sglang
+
+hub-kernel: $(ENVIRONMENT)/.rdk-build
+	$(RUN) -m hub_kernel $(HUB_KERNEL)
+
+wheels: $(ENVIRONMENT)/.rdk-dev
+	$(RUN) -m tests.packaging.wheels dist
 
 constraints:
 	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(PYTHON) -m venv "$$folder" && \

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import functools
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent
 KERNELS = ROOT / "csrc" / "cuda"
 DEFAULT_ARCHS = "80 86 89 90a 100 120"
+DEFAULT_TOOLKIT = "/usr/local/cuda"
 
 
 def assigned(file: str, name: str) -> Any:
@@ -60,16 +63,52 @@ class Resources:
     spill_bytes: int
 
 
-def architectures() -> list[str]:
-    """RDK_ARCHS, or all that the project supports."""
-    named = os.environ.get("RDK_ARCHS", "").replace(";", " ").split()
-    archs = named or DEFAULT_ARCHS.split()
-    for arch in archs:
-        if not re.fullmatch(r"\d{2,3}[af]?", arch):
+def architectures(nvcc: str | None = None) -> list[str]:
+    """RDK_ARCHS, or torch's TORCH_CUDA_ARCH_LIST, or what the project supports and nvcc knows."""
+    given = os.environ.get("RDK_ARCHS", "").replace(";", " ").split()
+    if given == ["native"]:
+        return native_architectures()
+    listed = [] if given else re.split(r"[ ;,]+", os.environ.get("TORCH_CUDA_ARCH_LIST", ""))
+    for arch in filter(None, listed):
+        if not (match := re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", arch)):
             sys.exit(
-                f"RDK_ARCHS has {arch!r}; it needs compute capabilities such as {DEFAULT_ARCHS}."
+                f"TORCH_CUDA_ARCH_LIST has {arch!r}; rdk_cuda reads numbers such as 8.0 and 9.0a. "
+                f"Set RDK_ARCHS to some of {DEFAULT_ARCHS}, or to native."
             )
-    return archs
+        if int(match[1]) >= 8:
+            given.append("".join(match.groups("")[:3]))
+    if not given:
+        return known_architectures(nvcc or find_nvcc())
+    for arch in given:
+        if not re.fullmatch(r"\d{2,3}[af]?", arch) or int(arch.rstrip("af")) < 80:
+            sys.exit(
+                f"RDK_ARCHS has {arch!r}; it needs compute capabilities from 80 on, such as "
+                f"{DEFAULT_ARCHS}, or native for those of this machine's GPUs."
+            )
+    return given
+
+
+def native_architectures() -> list[str]:
+    """Those of the GPUs that are here; ends the process where there is none."""
+    asks = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    found = (
+        subprocess.run(asks, capture_output=True, text=True).stdout if shutil.which(asks[0]) else ""
+    )
+    if not (capabilities := sorted({int(c.replace(".", "")) for c in found.split()})):
+        sys.exit("RDK_ARCHS is native, but nvidia-smi finds no GPU; name compute capabilities.")
+    return ["90a" if capability == 90 else str(capability) for capability in capabilities]
+
+
+def known_architectures(nvcc: str) -> list[str]:
+    """Those of the project that nvcc knows; says what is left out."""
+    listed = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True).stdout
+    newest = max(map(int, re.findall(r"compute_(\d+)", listed)), default=999)
+    archs = DEFAULT_ARCHS.split()
+    known = [arch for arch in archs if int(arch.rstrip("af")) <= newest]
+    if left_out := " ".join(archs[len(known) :]):
+        version = nvcc_version(nvcc)
+        print(f"nvcc {version} does not know {left_out}: built without.", file=sys.stderr)
+    return known
 
 
 def sources() -> list[Path]:
@@ -77,38 +116,54 @@ def sources() -> list[Path]:
     return sorted(KERNELS.glob("*.cu"))
 
 
-def find_nvcc() -> str:
-    """The compiler on the PATH; ends the process with one sentence where there is none."""
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
+def run_time_sources() -> list[Path]:
+    """What CuPy compiles at run time, which a package brings along."""
+    csrc = KERNELS.parent
+    cuda = [*KERNELS.glob("*.h"), *KERNELS.glob("*.cu*")]
+    return sorted([*csrc.glob("*.h"), *(csrc / "common").iterdir(), *cuda])
+
+
+@functools.cache
+def nvccs() -> list[str]:
+    """The compilers that are found: where torch looks for one, and the first on the PATH."""
+    folders = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), DEFAULT_TOOLKIT]
+    named = [shutil.which("nvcc", path=f"{folder}/bin") for folder in folders if folder]
+    found = [*named[:-1], shutil.which("nvcc"), named[-1]]
+    return list(dict.fromkeys(path for path in found if path is not None))
+
+
+def find_nvcc(major: str | None = None) -> str:
+    """The first compiler, or the first of this CUDA if there is one; ends the process without."""
+    if not nvccs():
         sys.exit(
-            "Compiling the kernels needs nvcc of CUDA 12 or later on the PATH; it is not there."
+            "Compiling the kernels needs nvcc of CUDA 12 or later, in CUDA_HOME, on the PATH or in "
+            "/usr/local/cuda; it is not there."
         )
-    return nvcc
+    return next((n for n in nvccs() if nvcc_version(n).split(".")[0] == major), nvccs()[0])
 
 
-def toolkit_folders() -> tuple[Path, Path]:
-    """The toolkit's own include and library folders, wherever nvcc on the PATH really is."""
-    plan = subprocess.run([find_nvcc(), "-dryrun", "x.cu"], capture_output=True, text=True).stderr
+def toolkit_folders(nvcc: str) -> tuple[Path, Path]:
+    """The toolkit's own include and library folders, wherever nvcc really is."""
+    plan = subprocess.run([nvcc, "-dryrun", "x.cu"], capture_output=True, text=True).stderr
     top = re.search(r"^#\$ TOP=(.*)$", plan, re.MULTILINE)
     if top is None:
-        sys.exit(f"nvcc did not say where its toolkit is: {plan.strip()}")
+        sys.exit(f"{nvcc} did not say where its toolkit is: {plan.strip()}")
     folder = Path(top[1]).resolve()
     (target,) = list(folder.glob("targets/*-linux"))[:1] or [folder]
     library = target / "lib" if (target / "lib").exists() else folder / "lib64"
     return target / "include", library
 
 
-def compile_objects(folder: Path, archs: Sequence[str]) -> list[Path]:
+def compile_objects(folder: Path, archs: Sequence[str], nvcc: str) -> list[Path]:
     """An object a kernel file for the host's linker: code for every architecture, and PTX of the
     newest for those that come after it."""
     codes = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
     if archs[-1].isdigit():
         codes.append(f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}")
     # Compressed, because lines make code three times as large.
-    target = ["-c", "-Xfatbin=-compress-all", *codes]
+    target = ["-c", "-Xfatbin=-compress-all", "--threads=2", *codes]
     outputs = {folder / f"{source.stem}.o": (source, target) for source in sources()}
-    run_ninja(folder, outputs)
+    run_ninja(folder, outputs, nvcc)
     return list(outputs)
 
 
@@ -141,7 +196,9 @@ def reports(cubin: Path) -> list[str]:
     return text.split("Compiling entry function '")[1:]
 
 
-def run_ninja(folder: Path, outputs: dict[Path, tuple[Path, list[str]]]) -> None:
+def run_ninja(
+    folder: Path, outputs: dict[Path, tuple[Path, list[str]]], nvcc: str | None = None
+) -> None:
     """Compiles what is not up to date, MAX_JOBS at once; ends the process where that fails.
 
     One process at a time: ninja has no lock, and a second one would write over the logs of the
@@ -150,11 +207,14 @@ def run_ninja(folder: Path, outputs: dict[Path, tuple[Path, list[str]]]) -> None
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _run_ninja(folder, outputs)
+        _run_ninja(folder, outputs, nvcc or find_nvcc())
 
 
-def _run_ninja(folder: Path, outputs: dict[Path, tuple[Path, list[str]]]) -> None:
-    lines = ["ninja_required_version = 1.5", RULE.format(nvcc=find_nvcc(), flags=" ".join(FLAGS))]
+def _run_ninja(folder: Path, outputs: dict[Path, tuple[Path, list[str]]], nvcc: str) -> None:
+    # The compiler of the rest, where one is named.
+    host = ["-ccbin", shlex.quote(os.environ["CXX"])] if os.environ.get("CXX") else []
+    flags = " ".join([*FLAGS, *host])
+    lines = ["ninja_required_version = 1.5", RULE.format(nvcc=shlex.quote(nvcc), flags=flags)]
     for output, (source, target) in outputs.items():
         lines += [
             f"build {escape(output)}: nvcc {escape(source)}",
@@ -253,8 +313,11 @@ def golden(found: dict[tuple[str, str], Resources]) -> str:
     return json.dumps({"nvcc": nvcc_version(), "kernels": entries}, indent=2) + "\n"
 
 
-def nvcc_version() -> str:
+@functools.cache
+def nvcc_version(nvcc: str | None = None) -> str:
     """As in `13.0`."""
-    text = subprocess.run([find_nvcc(), "--version"], capture_output=True, text=True).stdout
-    match = re.search(r"release (\d+\.\d+)", text)
+    asks = [nvcc or find_nvcc(), "--version"]
+    match = re.search(
+        r"release (\d+\.\d+)", subprocess.run(asks, capture_output=True, text=True).stdout
+    )
     return match[1] if match else "unknown"

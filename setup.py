@@ -4,9 +4,13 @@
 any torch, and prints the registers and memory that they take.
 
 Environment:
-    RDK_CUDA   auto (default): CUDA operators if this torch has CUDA, nvcc is found and the sources
-               have CUDA kernels; on: refuse to build without; off: CPU operators only.
-    RDK_ARCHS  CUDA architectures, separated by spaces or semicolons (80 86 89 90a 100 120).
+    RDK_CUDA   auto (default): CUDA operators if this torch has CUDA and an nvcc of the same major
+               version is found; on: refuse to build without nvcc, whatever this torch has; off: CPU
+               operators only.
+    RDK_ARCHS  CUDA architectures, separated by spaces or semicolons (80 86 89 90a 100 120), or
+               native: those of the GPUs that are here. Without it, TORCH_CUDA_ARCH_LIST counts.
+    CUDA_HOME  where nvcc is looked for first.
+    CXX        the C++ compiler, also nvcc's.
     MAX_JOBS   how many files are compiled at once.
 """
 
@@ -14,10 +18,12 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import setuptools
 from setuptools import Command, Distribution, Extension, setup
@@ -35,6 +41,11 @@ if not sys.platform.startswith("linux"):
     sys.exit(f"rdk_cuda builds on Linux only; this is {sys.platform}.")
 if sys.version_info < PYTHON_TARGET:
     sys.exit(f"rdk_cuda needs Python 3.10 or later; this is {sys.version.split()[0]}.")
+if not os.access(ROOT, os.W_OK) and any(not each.startswith("-") for each in sys.argv[1:]):
+    sys.exit(
+        f"{ROOT} cannot be written, and a build writes there. Build a copy: "
+        f"cp -r '{ROOT}' /tmp/rdk_cuda && pip install --no-build-isolation /tmp/rdk_cuda"
+    )
 try:
     import torch
     from torch.utils.cpp_extension import BuildExtension as TorchBuildExtension
@@ -51,106 +62,125 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < TORCH_TARGET:
 VERSION = kernels.assigned("__init__.py", "__version__")
 
 
-def cuda_decision() -> tuple[bool, str]:
-    """Whether the CUDA operators are built, and the reason in words."""
+def cuda_decision() -> tuple[str | None, str]:
+    """The nvcc that compiles the CUDA operators, if they are built, and the reason in words."""
     switch = os.environ.get("RDK_CUDA", "auto")
     if switch not in ("auto", "on", "off"):
         sys.exit(f"RDK_CUDA is {switch!r}; it must be auto, on or off.")
     if switch == "off":
-        return False, "RDK_CUDA=off"
-    missing = []
-    if torch.version.cuda is None:
-        missing.append(f"torch {torch.__version__} has no CUDA")
-    if shutil.which("nvcc") is None:
-        missing.append("nvcc is not on the PATH")
-    if torch.version.cuda is not None and not missing:
+        return None, "RDK_CUDA=off"
+    places = "in CUDA_HOME, on the PATH or in /usr/local/cuda"
+    if torch.version.cuda is None and switch == "auto":
+        return None, f"torch {torch.__version__} has no CUDA"
+    if not kernels.nvccs():
+        missing = f"there is no nvcc {places}"
+    else:
+        major = (torch.version.cuda or "").split(".")[0] or None
+        nvcc = kernels.find_nvcc(major)
+        version = kernels.nvcc_version(nvcc)
+        if major in (None, version.split(".")[0]):
+            return nvcc, f"{nvcc} is of CUDA {version}"
         # The runtime that is linked is nvcc's. One of a later major version than torch's fails at
         # the first launch on drivers that are new enough for torch.
-        major, compiler = torch.version.cuda.split(".")[0], kernels.nvcc_version()
-        if compiler.split(".")[0] != major:
-            missing.append(
-                f"nvcc is of CUDA {compiler} and torch {torch.__version__} of CUDA "
-                f"{torch.version.cuda}: put an nvcc of CUDA {major} first on the PATH, or install "
-                "a torch for the CUDA of nvcc"
-            )
-    if missing and switch == "on":
-        sys.exit(f"RDK_CUDA=on, but {' and '.join(missing)}.")
-    return not missing, " and ".join(missing) or "torch has CUDA and nvcc is there"
+        missing = (
+            f"{nvcc} is of CUDA {version} and torch {torch.__version__} of CUDA "
+            f"{torch.version.cuda}: set CUDA_HOME to the folder of a CUDA {major}, or install a "
+            "torch for the CUDA of nvcc"
+        )
+    if switch == "on":
+        sys.exit(f"RDK_CUDA=on, but {missing}.")
+    return None, missing
 
 
-def build_info() -> dict[str, object]:
+NVCC, CUDA_REASON = cuda_decision()
+
+
+def build_info() -> dict[str, Any]:
     """What rdk_cuda.build_info() will report; compiled into the module."""
-    with_cuda, reason = cuda_decision()
     return {
         "version": VERSION,
         "torch_target": ".".join(map(str, TORCH_TARGET)),
         "built_with_torch": torch.__version__,
-        "cuda": torch.version.cuda if with_cuda else None,
-        "cuda_reason": reason,
-        "architectures": kernels.architectures() if with_cuda else [],
+        "cuda": kernels.nvcc_version(NVCC) if NVCC else None,
+        "cuda_reason": CUDA_REASON,
+        "architectures": kernels.architectures(NVCC) if NVCC else [],
     }
 
 
-def extension(info: dict[str, object]) -> Extension:
-    """The one extension module: stable ABI of torch, limited API of Python."""
-    torch_target = f"0x{TORCH_TARGET[0]:02x}{TORCH_TARGET[1]:02x}000000000000"
-    with_cuda = info["cuda"] is not None
-    macros: list[tuple[str, str | None]] = [("TORCH_TARGET_VERSION", torch_target)]
-    cuda: dict[str, list[str]] = {}
-    if with_cuda:
-        include, library = kernels.toolkit_folders()
-        macros.append(("RDK_WITH_CUDA", None))
-        # torch_cuda has the current stream. The static runtime, as nvcc itself links it: no tie to
-        # the one that torch brings.
-        cuda = {
-            "include_dirs": [str(include)],
-            "library_dirs": [str(library)],
-            "libraries": ["torch_cuda", "cudart_static", "rt", "pthread", "dl"],
-            "extra_link_args": ["-Wl,--exclude-libs,libcudart_static.a"],
-        }
+FLAGS = [
+    "-O3",
+    "-g0",  # Python's own flags have -g: 7 of the 7.7 MB of the extension
+    "-std=c++17",
+    "-fvisibility=hidden",
+    # One rounding for each operation: tokens must not depend on what a compiler fuses.
+    "-ffp-contract=off",
+]
+HEADERS = [
+    str(path.relative_to(ROOT))
+    for pattern in ("*.h", "*.def", "*.cu", "*.cuh")
+    for path in sorted((ROOT / "csrc").rglob(pattern))
+]
+CUDA_MODULE = "csrc/ops/backend_cuda.cpp"
+
+
+def operators(info: dict[str, Any]) -> Extension:
+    """Everything but compiled kernels: stable ABI of torch, limited API of Python."""
     sources = [
-        *sorted((ROOT / "csrc").glob("*.cpp")),
-        *sorted((ROOT / "csrc" / "cpu").glob("*.cpp")),
-        *sorted((ROOT / "csrc" / "ops").glob("*.cpp")),
-        *sorted((ROOT / "csrc" / "cuda").glob("*.cpp")),
+        str(path.relative_to(ROOT))
+        for folder in ("", "cpu", "ops", "cuda")
+        for path in sorted((ROOT / "csrc" / folder).glob("*.cpp"))
     ]
-    other_way_to_start = "backend_python.cpp" if with_cuda else "backend_cuda.cpp"
-    sources = [path for path in sources if path.name != other_way_to_start]
-    extension: Extension = CppExtension(
+    # Symbols of an old glibc, so that one binary serves them all (csrc/cpu/old_glibc.cpp).
+    old = platform.libc_ver()[0] == "glibc" and platform.machine() in ("x86_64", "aarch64")
+    wrapped = ["-Wl,--wrap=exp,--wrap=log"] if old else []
+    made: Extension = CppExtension(
         "rdk_cuda._C",
-        [str(path.relative_to(ROOT)) for path in sources],
-        depends=[
-            str(path.relative_to(ROOT))
-            for pattern in ("*.h", "*.def", "*.cu", "*.cuh")
-            for path in sorted((ROOT / "csrc").rglob(pattern))
+        [source for source in sources if source != CUDA_MODULE],
+        depends=HEADERS,
+        define_macros=[
+            ("TORCH_TARGET_VERSION", f"0x{TORCH_TARGET[0]:02x}{TORCH_TARGET[1]:02x}000000000000")
         ],
-        define_macros=macros,
-        extra_compile_args={
-            "cxx": [
-                "-O3",
-                "-g0",  # Python's own flags have -g: 7 of the 7.7 MB of the extension
-                "-std=c++17",
-                "-fvisibility=hidden",
-                # One rounding for each operation: tokens must not depend on what a compiler fuses.
-                "-ffp-contract=off",
-                f"-DRDK_BUILD_INFO={json.dumps(json.dumps(info))}",
-            ]
-        },
+        extra_compile_args={"cxx": [*FLAGS, f"-DRDK_BUILD_INFO={json.dumps(json.dumps(info))}"]},
+        extra_link_args=wrapped,
         py_limited_api=True,
-        **cuda,
     )
-    return extension
+    return made
+
+
+def compiled_kernels(nvcc: str) -> Extension:
+    """The kernels and what starts them, with no library of torch; `BuildExtension` adds objects."""
+    include, library = kernels.toolkit_folders(nvcc)
+    made: Extension = Extension(
+        "rdk_cuda._cuda",
+        [CUDA_MODULE],
+        depends=HEADERS,
+        define_macros=[("Py_LIMITED_API", "0x030A0000")],
+        include_dirs=[str(include)],
+        library_dirs=[str(library)],
+        # The static runtime, as nvcc itself links it: no tie to the one that torch brings.
+        libraries=["cudart_static", "rt", "pthread", "dl"],
+        extra_compile_args={"cxx": FLAGS},
+        extra_link_args=["-Wl,--exclude-libs,libcudart_static.a"],
+        py_limited_api=True,
+    )
+    return made
 
 
 class BuildExtension(TorchBuildExtension):  # type: ignore[misc]
-    """Compiles the kernels first, and links them into the extension."""
+    """Compiles the kernels first, and links them into their extension."""
 
     def build_extensions(self) -> None:
         """As torch does it, with the kernels' objects."""
-        if INFO["cuda"]:
+        compiler = shlex.split(os.environ.get("CXX", "c++"))[0]
+        if shutil.which(compiler) is None:
+            sys.exit(
+                f"rdk_cuda needs a C++17 compiler, and there is no {compiler}: install g++ "
+                "(`apt-get install g++`), or set CXX."
+            )
+        if NVCC:
             folder = Path(self.build_temp).resolve() / "kernels"
-            objects = kernels.compile_objects(folder, kernels.architectures())
-            self.extensions[0].extra_objects = [str(path) for path in objects]
+            objects = kernels.compile_objects(folder, INFO["architectures"], NVCC)
+            self.extensions[1].extra_objects = [str(path) for path in objects]
         super().build_extensions()
 
 
@@ -159,14 +189,16 @@ class BuildPython(build_py):  # type: ignore[misc]
 
     def kernel_sources(self) -> dict[Path, Path]:
         """From where in the package's build folder; none where the checkout is used as it is."""
-        csrc = ROOT / "csrc"
-        cuda = [*(csrc / "cuda").glob("*.h"), *(csrc / "cuda").glob("*.cu*")]
-        files = [*csrc.glob("*.h"), *(csrc / "common").iterdir(), *cuda]
         package = Path(self.build_lib) / "rdk_cuda"
-        return {} if self.editable_mode else {package / f.relative_to(ROOT): f for f in files}
+        files = [] if self.editable_mode else kernels.run_time_sources()
+        return {package / file.relative_to(ROOT): file for file in files}
 
     def run(self) -> None:
-        """As setuptools does it, and these files."""
+        """As setuptools does it, and these files, without what an earlier build has left."""
+        if not self.editable_mode:
+            for path in (Path(self.build_lib) / "rdk_cuda").rglob("*"):
+                if path.is_file() and path.suffix != ".so":
+                    path.unlink()
         super().run()
         for target, source in self.kernel_sources().items():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -232,7 +264,7 @@ old = int(setuptools.__version__.split(".")[0]) < SETUPTOOLS_TARGET
 setup(
     version=VERSION,
     distclass=WithoutMetadata if old else Distribution,
-    ext_modules=[extension(INFO)],
+    ext_modules=[operators(INFO), *([compiled_kernels(NVCC)] if NVCC else [])],
     cmdclass={
         "build_ext": BuildExtension,
         "build_kernels": BuildKernels,

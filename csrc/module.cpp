@@ -1,6 +1,6 @@
-// The Python module rdk_cuda._C. Importing it registers the operators. It says how it was built,
-// which instruction set the CPU operators use, and which kernels there are. If it has no CUDA
-// kernels of its own, it takes them from Python.
+// The Python module rdk_cuda._C. It registers the operators, says how it was built,
+// which instruction set the CPU operators use, and which kernels there are. What starts these on a
+// GPU, it takes from Python.
 
 #include <Python.h>
 
@@ -12,12 +12,22 @@
 
 #include "cpu/arithmetic.h"
 #include "cuda/plan.h"
-
-#if !defined(RDK_WITH_CUDA)
 #include "ops/backend_python.h"
-#endif
+#include "ops/registration.h"
 
 namespace {
+
+PyObject* register_operators(PyObject*, PyObject* name_space) {
+  PyObject* bytes = PyUnicode_AsUTF8String(name_space);
+  const char* text = bytes == nullptr ? nullptr : PyBytes_AsString(bytes);
+  const bool registered = text != nullptr && rdk_register(text);
+  Py_XDECREF(bytes);
+  if (text != nullptr && !registered) {
+    PyErr_SetString(PyExc_ImportError, "torch refuses the operators; its message is above");
+  }
+  if (!registered) return nullptr;
+  Py_RETURN_NONE;
+}
 
 PyObject* build_info(PyObject*, PyObject*) { return PyUnicode_FromString(RDK_BUILD_INFO); }
 
@@ -35,14 +45,13 @@ PyObject* forget_environment(PyObject*, PyObject*) {
 }
 
 PyMethodDef methods[] = {
+    {"register", register_operators, METH_O, "Registers the operators as torch.ops.NAMESPACE.*."},
     {"build_info", build_info, METH_NOARGS, "How the operators were built, as JSON."},
     {"cpu_capability", cpu_capability, METH_NOARGS, "The instruction set of the CPU operators."},
     {"kernels", kernels, METH_NOARGS, "The kernels of every operator, as JSON."},
     {"forget_environment", forget_environment, METH_NOARGS, "The next launch reads it anew."},
-#if !defined(RDK_WITH_CUDA)
     {"set_starter", rdk::ops::set_starter, METH_O, "What starts kernels on a GPU, or None."},
-    {"has_starter", rdk::ops::has_starter, METH_NOARGS, "Whether something starts kernels."},
-#endif
+    {"starter", rdk::ops::get_starter, METH_NOARGS, "What starts kernels on a GPU, or None."},
     {nullptr, nullptr, 0, nullptr},
 };
 

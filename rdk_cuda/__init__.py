@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from . import moved as _moved  # noqa: F401  for imports of old names
@@ -38,21 +36,6 @@ __all__ = [
 ]
 
 
-def _load_operators() -> Any:
-    name = f"{__name__}._C"
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        raise ImportError(
-            f"rdk_cuda in {Path(__file__).parent} has no compiled operators. Build them with "
-            "`pip install --no-build-isolation .` or `python setup.py build_ext --inplace` in the "
-            "source folder. If rdk_cuda is already installed, start Python outside of the source "
-            "folder: its rdk_cuda/ hides the installed one."
-        ) from error
-
-
 def _is_being_looked_for() -> bool:
     """Whether this is `python -m rdk_cuda`, which loads the rest once it has to run a command.
 
@@ -65,9 +48,8 @@ def _is_being_looked_for() -> bool:
 if not _is_being_looked_for():
     import torch as _torch  # noqa: F401  the operators link against its libraries
 
-    _operators = _load_operators()
-
     from ._ops import fakes as _fake_kernels  # noqa: F401  registers them
+    from ._ops import library as _library
     from .affinity import Affinity, AffinityError
     from .dynamic_tokens import (
         CombinedTokens,
@@ -91,7 +73,8 @@ def build_info() -> dict[str, Any]:
     Returns:
         version: of rdk_cuda. torch_target: the oldest torch that the binary runs with.
         built_with_torch: the torch it was compiled beside. cuda: the CUDA version, or None for CPU
-        operators only. cuda_reason: why. architectures: the CUDA architectures, e.g. `["90a"]`.
+        operators only. cuda_reason: why, or why they were not loaded beside this torch.
+        architectures: the CUDA architectures, e.g. `["90a"]`.
         cuda_backend: what serves tensors on a GPU, `"compiled"` operators, `"cupy"` after
         `rdk_cuda.integrations.cupy.enable()`, or None.
         cpu_capability: the instruction set of the CPU operators, `"default"`, `"avx2"` or
@@ -103,10 +86,9 @@ def build_info() -> dict[str, Any]:
         >>> rdk_cuda.build_info()["torch_target"]
         '2.11'
     """
-    info: dict[str, Any] = json.loads(_operators.build_info())
-    if info["cuda"] is not None:
-        info["cuda_backend"] = "compiled"
-    else:
-        info["cuda_backend"] = "cupy" if _operators.has_starter() else None
-    info["cpu_capability"] = _operators.cpu_capability()
+    operators = _library._C
+    info: dict[str, Any] = json.loads(operators.build_info())
+    info["cuda_backend"] = _library.cuda_backend()
+    info["cuda_reason"] = _library.cuda_reason
+    info["cpu_capability"] = operators.cpu_capability()
     return info

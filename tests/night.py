@@ -46,6 +46,7 @@ PARTS: dict[str, list[str]] = {
     "mutants": [PYTHON, "-m", "tests.mutation", "--all"],
     "soak": [PYTHON, "-m", "tests.soak", "--tokens", "1e8"],
     "versions": [PYTHON, "-m", "tests.versions"],
+    "wheels": ["make", "wheels"],
     "demo": ["make", "demo"],
     "demo-gemma": ["make", "demo-gemma"],
     "vllm": ["make", "test-vllm", "VLLM_TESTS=night"],

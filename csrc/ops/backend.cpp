@@ -4,22 +4,30 @@
 #include <torch/csrc/stable/ops.h>
 
 #include "../cpu/operators.h"
-#include "gpu_launch.h"
-
-#if defined(RDK_WITH_CUDA)
-#include "backend_cuda.h"
-#else
 #include "backend_python.h"
-#endif
+#include "compiled_starter.h"
+#include "gpu_launch.h"
 
 namespace rdk::ops {
 namespace {
 
-#if defined(RDK_WITH_CUDA)
-using GpuStarter = CudaStarter;
-#else
-using GpuStarter = PythonStarter;
-#endif
+// A call by compiled kernels.
+struct CompiledCall {
+  const CompiledStarter& starter;
+  const char* operator_name;
+  int32_t device;
+
+  Machine machine() const {
+    Machine found = starter.machine(operator_name, device);
+    found.early = found.early && environment().early_launches;
+    return found;
+  }
+
+  template <typename Launch>
+  void start(const Launch& launch, void* workspace) const {
+    starter.start(operator_name, device, launch, workspace, clears_tickets(launch.shape));
+  }
+};
 
 // Operators share the work themselves, so that the number of threads changes no bit of the result.
 void run_on_threads(int64_t workers, const std::function<void()>& work) {
@@ -32,7 +40,11 @@ void run_on(const char* operator_name, const typename Launch::Params& params, co
   if (on.is_cuda()) {
     const auto device = on.get_device_index();
     const torch::stable::accelerator::DeviceGuard guard(device);
-    GpuStarter starter(operator_name, device);
+    if (const CompiledStarter* compiled = compiled_starter()) {
+      const CompiledCall call{*compiled, operator_name, device};
+      return launch_on<Launch>(call, params, on);
+    }
+    const PythonStarter starter(operator_name, device);
     return launch_on<Launch>(starter, params, on);
   }
   on_cpu(params, {torch::stable::get_num_threads(), run_on_threads});

@@ -1,5 +1,6 @@
 #include "backend_python.h"
 
+#include <atomic>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -8,6 +9,7 @@ namespace rdk::ops {
 namespace {
 
 PyObject* installed = nullptr;  // guarded by the GIL
+std::atomic<const CompiledStarter*> compiled{nullptr};
 
 class Gil {
  public:
@@ -65,7 +67,7 @@ PythonStarter::PythonStarter(const char* operator_name, int32_t device)
   if (installed == nullptr) {
     throw std::runtime_error(
         std::string("rdk::") + operator_name +
-        ": the tensors are on a CUDA device, but rdk_cuda was built without CUDA operators "
+        ": the tensors are on a CUDA device, but rdk_cuda has no CUDA operators "
         "(rdk_cuda.build_info()[\"cuda_reason\"] says why). Build it with a torch that has CUDA "
         "and "
         "nvcc, or, without a compiler, `pip install rdk_cuda[cupy]` and call "
@@ -97,13 +99,28 @@ void PythonStarter::start(const char* kernel, const LaunchShape& shape, const vo
   if (result.get() == nullptr) rethrow(operator_name_);
 }
 
+const CompiledStarter* compiled_starter() { return compiled.load(std::memory_order_acquire); }
+
 PyObject* set_starter(PyObject*, PyObject* starter) {
+  if (PyCapsule_IsValid(starter, kCompiledStarter)) {
+    if (reinterpret_cast<uintptr_t>(PyCapsule_GetContext(starter)) != launch_layout()) {
+      PyErr_SetString(PyExc_ImportError, "it was built from other sources than rdk_cuda._C");
+      return nullptr;
+    }
+    compiled.store(
+        static_cast<const CompiledStarter*>(PyCapsule_GetPointer(starter, kCompiledStarter)),
+        std::memory_order_release);
+  }
   Py_XDECREF(installed);
   installed = starter == Py_None ? nullptr : starter;
   Py_XINCREF(installed);
   Py_RETURN_NONE;
 }
 
-PyObject* has_starter(PyObject*, PyObject*) { return PyBool_FromLong(installed != nullptr); }
+PyObject* get_starter(PyObject*, PyObject*) {
+  PyObject* found = installed == nullptr ? Py_None : installed;
+  Py_INCREF(found);
+  return found;
+}
 
 }  // namespace rdk::ops

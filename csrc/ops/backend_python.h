@@ -1,5 +1,6 @@
-// Starts kernels through Python, where the module has none of its own: rdk_cuda.integrations.cupy
-// compiles them at run time. Each call takes the GIL.
+// What starts kernels, as Python has set it: the starter of rdk_cuda._cuda, or a Python object such
+// as that of rdk_cuda.integrations.cupy, which compiles them at run time. Each call of the latter
+// takes the GIL.
 #pragma once
 
 #include <Python.h>
@@ -7,6 +8,7 @@
 #include <cstdint>
 
 #include "../cuda/plan.h"
+#include "compiled_starter.h"
 
 namespace rdk::ops {
 
@@ -30,14 +32,17 @@ class PythonStarter {
   int32_t device_;
 };
 
-// For the Python module: set_starter(starter), or None to remove it; and whether one is installed.
-// A starter has
+// Of rdk_cuda._cuda; null where it is not loaded.
+const CompiledStarter* compiled_starter();
+
+// For the Python module: set_starter(starter), or None to remove it; and starter(). It is the
+// capsule of rdk_cuda._cuda, which stays, or an object that has
 //   machine(device) -> (multiprocessors, bytes of shared memory that a block may have at most)
 //   start(kernel, blocks, threads, shared_bytes, allowed_bytes, launch, launch_bytes, device)
 // If allowed_bytes is not 0, the kernel must first be allowed so much dynamic shared memory. launch
 // is the address of the kernel's argument, which it takes by value. It starts on the device's
 // current stream.
 PyObject* set_starter(PyObject* module, PyObject* starter);
-PyObject* has_starter(PyObject* module, PyObject* nothing);
+PyObject* get_starter(PyObject* module, PyObject* nothing);
 
 }  // namespace rdk::ops

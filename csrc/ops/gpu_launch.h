@@ -31,7 +31,7 @@ inline uint64_t next_stamp() {
 
 // A Starter has machine(), and start(launch, workspace).
 template <typename Launch, typename Starter>
-void launch_on(Starter& starter, const typename Launch::Params& params, const Tensor& on) {
+void launch_on(const Starter& starter, const typename Launch::Params& params, const Tensor& on) {
   Launch launch{};
   launch.params = params;
   const Machine machine = starter.machine();

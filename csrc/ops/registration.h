@@ -3,18 +3,23 @@
 
 #include <torch/csrc/stable/library.h>
 
-// The emulated tests register the same operators under a name of their own.
-#ifndef RDK_NAMESPACE
-#define RDK_NAMESPACE rdk
-#endif
+namespace rdk::ops {
 
-// The schema is the one description of the arguments of rdk::ops::name, as torch reads it. One
-// implementation serves both devices: backend.h tells CPU from CUDA.
-#define RDK_REGISTER(name, schema)                                               \
-  STABLE_TORCH_LIBRARY_FRAGMENT(RDK_NAMESPACE, library) { library.def(schema); } \
-  STABLE_TORCH_LIBRARY_IMPL(RDK_NAMESPACE, CPU, library) {                       \
-    library.impl(#name, TORCH_BOX(&rdk::ops::name));                             \
-  }                                                                              \
-  STABLE_TORCH_LIBRARY_IMPL(RDK_NAMESPACE, CUDA, library) {                      \
-    library.impl(#name, TORCH_BOX(&rdk::ops::name));                             \
-  }
+struct Listed {
+  const char* name;
+  const char* schema;  // the one description of the arguments of rdk::ops::name, as torch reads it
+  void (*boxed)(StableIValue*, uint64_t, uint64_t);  // serves both devices: see backend.h
+};
+
+bool list_operator(const Listed& listed);
+
+}  // namespace rdk::ops
+
+#define RDK_REGISTER(name, schema)     \
+  static const bool name##_is_listed = \
+      rdk::ops::list_operator({#name, schema, TORCH_BOX(&rdk::ops::name)});
+
+// Registers all operators of this library as torch.ops.NAME_SPACE.*. Whoever has loaded the library
+// calls it, once: two copies may be in one process, as long as they take two names. Returns false
+// where torch refuses, and has printed why.
+extern "C" __attribute__((visibility("default"))) bool rdk_register(const char* name_space);

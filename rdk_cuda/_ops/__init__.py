@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import _C  # noqa: F401  registers them
-from .contract import OPERATORS
+from .contract import NAMESPACE, OPERATORS
+from .library import operator
 
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any: ...
 
 
-_library = torch.library.Library("rdk", "IMPL")
+_library = torch.library.Library(NAMESPACE, "IMPL")
 for _name in OPERATORS:
-    _operator = globals()[_name] = getattr(torch.ops.rdk, _name)
+    _operator = globals()[_name] = operator(_name)
     _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
     # Whose gradient it is, whose rows of a step, or whose part on a rank.
     _function = _name.removesuffix("_backward").removesuffix("_step")

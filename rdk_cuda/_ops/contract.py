@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+NAMESPACE = "rdk"
+"""The operators are torch.ops.NAMESPACE's; `make hub-kernel` builds a copy with another one."""
+
 LOGITS = (torch.float32, torch.float16, torch.bfloat16)
 FLOAT, INT, LONG = (torch.float32,), (torch.int32,), (torch.int64,)
 IDS = (*LONG, *INT)

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .contract import OPERATORS, dtype_of, shape_of, sizes_of
+from .contract import NAMESPACE, OPERATORS, dtype_of, shape_of, sizes_of
 from .gradients import refuse_gradients
+from .library import operator as find_operator
 
 
 def _register(operator: str) -> None:
@@ -18,7 +19,7 @@ def _register(operator: str) -> None:
     outside of autograd.
     """
     described = OPERATORS[operator]
-    schema = getattr(torch.ops.rdk, operator).default._schema
+    schema = find_operator(operator).default._schema
     defaults = {argument.name: argument.default_value for argument in schema.arguments}
 
     def fake(*args: Any, **kwargs: Any) -> Tensor | tuple[Tensor, ...]:
@@ -40,7 +41,7 @@ def _register(operator: str) -> None:
         )
         return results if len(results) > 1 else results[0]
 
-    torch.library.register_fake(f"rdk::{operator}", fake)
+    torch.library.register_fake(f"{NAMESPACE}::{operator}", fake)
 
 
 for _name in OPERATORS:

@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_map
 
-from .contract import OPERATORS
+from .contract import NAMESPACE, OPERATORS
+from .library import operator as find_operator
 
-_library = torch.library.Library("rdk", "IMPL")
+_library = torch.library.Library(NAMESPACE, "IMPL")
 
 
 def refuse_gradients(operator: str, tensors: Mapping[str, Tensor | None]) -> None:
@@ -52,7 +53,7 @@ def _in_transform(operator: str) -> Callable[..., Any]:
     operator. So what it does is here too: take this level's wrappers off, call the operator one
     level down, and put a wrapper on the result.
     """
-    packet = getattr(torch.ops.rdk, operator)
+    packet = find_operator(operator)
     names = [argument.name for argument in packet.default._schema.arguments]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:

@@ -36,7 +36,7 @@ def build(csrc: Path = CSRC, sanitize: bool = False, optimize: Sequence[str] = O
         [csrc, *map(Path, cpp_extension.include_paths())],
         sanitize=sanitize,
         optimize=optimize,
-        definitions=["TORCH_TARGET_VERSION=0x020b000000000000", "RDK_NAMESPACE=rdk_emulated"],
+        definitions=["TORCH_TARGET_VERSION=0x020b000000000000"],
         libraries=[Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"],
     )
 

@@ -17,6 +17,7 @@
 #include "kernel_attributes.h"
 #include "ops/backend.h"
 #include "ops/gpu_launch.h"
+#include "ops/registration.h"
 #include "plan_binding.h"
 
 namespace rdk::ops {
@@ -118,6 +119,7 @@ void start_named(const std::string& kernel, int64_t blocks, int64_t threads, int
 
 PYBIND11_MODULE(rdk_emulated, module) {
   using namespace rdk::ops;
+  rdk_register("rdk_emulated");
   emulation::bind(module);
   emulation::bind_plans(module);
   module.def(

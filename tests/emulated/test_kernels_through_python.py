@@ -233,7 +233,7 @@ def test_without_a_starter_the_error_names_the_operator_and_what_to_do(
     through_python()
     emulated.set_starter(None)
     for call, name in ((any_call, "step_keys"), (lambda: draft(batch()), "draft")):
-        with pytest.raises(RuntimeError, match=f"rdk::{name}: .*built without CUDA") as refused:
+        with pytest.raises(RuntimeError, match=f"rdk::{name}: .*has no CUDA operators") as refused:
             call()
         assert "pip install rdk_cuda[cupy]" in str(refused.value)
         assert "rdk_cuda.integrations.cupy.enable()" in str(refused.value)

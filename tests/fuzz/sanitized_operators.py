@@ -32,7 +32,6 @@ FLAGS = [
     "-fno-sanitize=vptr",
     "-fno-sanitize-recover=all",
     "-DTORCH_TARGET_VERSION=0x020b000000000000",
-    f"-DRDK_NAMESPACE={NAMESPACE}",
 ]
 
 

@@ -46,7 +46,9 @@ class Work:
     def load(self) -> tuple[Any, Any]:
         """The namespace of the operators, and the emulator if they are its."""
         if self.implementation == "cpu":
-            torch.ops.load_library(self.library)
+            register = ctypes.CDLL(self.library).rdk_register
+            register.restype = ctypes.c_bool
+            assert register(b"rdk_sanitized")
             return torch.ops.rdk_sanitized, None
         os.environ["RDK_EMULATED_MODULE"] = self.library
         from tests.emulated.emulated_operators import emulator

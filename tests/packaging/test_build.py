@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -132,118 +131,190 @@ def test_a_setuptools_that_rejects_the_licence_makes_no_package(source: Path, co
     )
 
 
-@pytest.mark.parametrize(
-    ("command", "environment", "ends_with"),
-    [
-        ("--version", {"RDK_CUDA": "maybe"}, "RDK_CUDA is 'maybe'; it must be auto, on or off."),
-        (
-            "build_kernels",
-            {"PATH": "/nowhere"},
-            "Compiling the kernels needs nvcc of CUDA 12 or later on the PATH; it is not there.",
-        ),
-        pytest.param(
-            *(
-                "--version",
-                {"RDK_CUDA": "on"},
-                f"RDK_CUDA=on, but torch {torch.__version__} has no",
-            ),
-            marks=pytest.mark.skipif(torch.version.cuda is not None, reason="this torch has CUDA"),
-        ),
-    ],
-)
-def test_what_cannot_be_built_is_refused(
-    source: Path, command: str, environment: dict[str, str], ends_with: str
-) -> None:
-    result = run(["setup.py", command], source, **environment)
-    assert result.returncode != 0
-    assert ends_with in result.stderr.strip().splitlines()[-1]
-
-
-TORCH_LIBRARIES = Path(torch.__file__).parent / "lib"
-
-# A torch with CUDA as far as setup.py can tell; its headers are the same.
-WITH_CUDA = """
-import runpy, sys, torch
-torch.version.cuda = "13.0"
-sys.argv = ["setup.py", "build_ext", "--inplace"]
+PLACES = "in CUDA_HOME, on the PATH or in /usr/local/cuda"
+NO_TOOLKIT = """
+import os, runpy, sys
+os.environ["PATH"] = os.pathsep.join({!r})
+sys.path.insert(0, "")
+import build_kernels
+build_kernels.DEFAULT_TOOLKIT = "/nowhere"
+sys.argv = ["setup.py", {!r}]
 runpy.run_path("setup.py", run_name="__main__")
 """
 
 
-@pytest.fixture
-def nvcc_of_cuda_12(tmp_path: Path) -> str:
-    """A PATH on which nvcc says that it is 12.8's."""
-    nvcc = tmp_path / "bin" / "nvcc"
-    nvcc.parent.mkdir()
-    nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.93'\n")
-    nvcc.chmod(0o755)
-    return f"{nvcc.parent}{os.pathsep}{os.environ['PATH']}"
-
-
-ANOTHER_CUDA = (
-    f"nvcc is of CUDA 12.8 and torch {torch.__version__} of CUDA 13.0: put an nvcc of CUDA 13 "
-    "first on the PATH, or install a torch for the CUDA of nvcc"
+@pytest.mark.parametrize(
+    ("command", "environment", "ends_with"),
+    [
+        ("--version", {"RDK_CUDA": "maybe"}, "RDK_CUDA is 'maybe'; it must be auto, on or off."),
+        ("--version", {"RDK_CUDA": "on"}, f"RDK_CUDA=on, but there is no nvcc {PLACES}."),
+        (
+            "build_kernels",
+            {},
+            f"Compiling the kernels needs nvcc of CUDA 12 or later, {PLACES}; it is not there.",
+        ),
+        (
+            "build_kernels",
+            {"RDK_ARCHS": "75"},
+            "RDK_ARCHS has '75'; it needs compute capabilities from 80 on, such as 80 86 89 90a "
+            "100 120, or native for those of this machine's GPUs.",
+        ),
+        (
+            "build_kernels",
+            {"RDK_ARCHS": "native"},
+            "RDK_ARCHS is native, but nvidia-smi finds no GPU; name compute capabilities.",
+        ),
+        (
+            "build_kernels",
+            {"TORCH_CUDA_ARCH_LIST": "Ampere"},
+            "TORCH_CUDA_ARCH_LIST has 'Ampere'; rdk_cuda reads numbers such as 8.0 and 9.0a. Set "
+            "RDK_ARCHS to some of 80 86 89 90a 100 120, or to native.",
+        ),
+        (
+            "build_ext",
+            {"CXX": "no-compiler"},
+            "rdk_cuda needs a C++17 compiler, and there is no no-compiler: install g++ (`apt-get "
+            "install g++`), or set CXX.",
+        ),
+    ],
 )
+def test_what_cannot_be_built_is_refused_with_the_remedy_in_the_last_line(
+    source: Path, command: str, environment: dict[str, str], ends_with: str
+) -> None:
+    without = NO_TOOLKIT.format([f"{Path(sys.executable).parent}", "/nowhere"], command)
+    result = run(["-c", without], source, **environment)
+    assert result.returncode != 0
+    assert result.stderr.strip().splitlines()[-1] == ends_with
+
+
+def test_a_source_folder_that_cannot_be_written_is_refused_with_a_command(source: Path) -> None:
+    code = """
+import os, runpy, sys
+os.access = lambda *_: False
+sys.argv = ["setup.py", "bdist_wheel"]
+runpy.run_path("setup.py", run_name="__main__")
+"""
+    result = run(["-c", code], source)
+    assert result.returncode != 0
+    assert result.stderr.splitlines()[-1].endswith(
+        f"cp -r '{source}' /tmp/rdk_cuda && pip install --no-build-isolation /tmp/rdk_cuda"
+    )
+
+
+def test_a_module_that_was_removed_is_not_in_the_next_wheel(source: Path) -> None:
+    left = source / "build" / "lib.any" / "rdk_cuda" / "removed.py"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    library = left.with_name("_C.abi3.so")
+    library.touch()
+    result = run(["setup.py", "-q", "build_py", "--build-lib", "build/lib.any"], source)
+    assert result.returncode == 0, result.stderr
+    assert not left.exists()
+    assert library.exists()
+    assert left.with_name("__init__.py").exists()
+    shutil.rmtree(left.parents[1])
+
+
+def nvcc(folder: Path, version: str, knows: str = "80 86 89 90 100 120") -> Path:
+    """A compiler that says that it is of this CUDA; returns its toolkit's folder."""
+    path = folder / f"cuda-{version}" / "bin" / "nvcc"
+    path.parent.mkdir(parents=True)
+    listed = "".join(f"compute_{arch}\\n" for arch in knows.split())
+    path.write_text(
+        f"#!/bin/sh\ncase $1 in --list-gpu-arch) printf '{listed}';;\n"
+        f"-dryrun) echo '#$ TOP={path.parents[1]}' >&2;;\n"
+        f"*) echo 'Cuda compilation tools, release {version}, V{version}.93';; esac\n"
+    )
+    path.chmod(0o755)
+    return path.parents[1]
+
+
+def decided(source: Path, cuda: str | None, path: Path, **environment: str) -> tuple[str, str]:
+    """setup.py's decision beside a torch of this CUDA: the nvcc, and what it says."""
+    code = f"""
+import sys, torch
+torch.version.cuda = {cuda!r}
+import build_kernels
+build_kernels.DEFAULT_TOOLKIT = "/nowhere"
+sys.argv = ["setup.py", "--version"]
+import setup
+print(setup.NVCC, setup.INFO["architectures"])
+"""
+    result = run(["-c", code], source, PATH=f"{path}/bin", **environment)
+    return result.stdout.strip().splitlines()[-1] if result.stdout else "", result.stderr
+
+
+def test_nvcc_is_looked_for_where_torch_looks_and_torch_s_major_version_is_preferred(
+    source: Path, tmp_path: Path
+) -> None:
+    twelve, thirteen = nvcc(tmp_path, "12.8"), nvcc(tmp_path, "13.0")
+    nowhere = tmp_path / "nowhere"
+    found, said = decided(source, "13.0", nowhere, CUDA_HOME=str(thirteen))
+    assert found.startswith(f"{thirteen}/bin/nvcc ")
+    assert f"the CPU and CUDA 13.0 operators ({thirteen}/bin/nvcc is of CUDA 13.0)" in said
+    found, _ = decided(source, "13.1", twelve, CUDA_HOME=str(thirteen))
+    assert found.startswith(f"{thirteen}/bin/nvcc ")
+    found, _ = decided(source, "12.6", twelve, CUDA_HOME=str(thirteen))
+    assert found.startswith(f"{twelve}/bin/nvcc ")
+    # A torch without CUDA: only on request, as for a wheel.
+    assert decided(source, None, twelve)[0].startswith("None ")
+    assert decided(source, None, twelve, RDK_CUDA="on")[0].startswith(f"{twelve}/bin/nvcc ")
 
 
 def test_an_nvcc_of_another_cuda_than_torchs_builds_no_cuda_operators(
-    source: Path, nvcc_of_cuda_12: str
+    source: Path, tmp_path: Path
 ) -> None:
-    asks = WITH_CUDA.replace('"build_ext", "--inplace"', '"--version"')
-    result = run(["-c", asks], source, PATH=nvcc_of_cuda_12)
-    assert result.returncode == 0, result.stderr
-    assert f"building the CPU operators only ({ANOTHER_CUDA})" in result.stderr
-    result = run(["-c", asks], source, PATH=nvcc_of_cuda_12, RDK_CUDA="on")
-    assert result.returncode != 0
-    assert f"RDK_CUDA=on, but {ANOTHER_CUDA}." in result.stderr
-    same = asks.replace("13.0", "12.6")
-    result = run(["-c", same], source, PATH=nvcc_of_cuda_12, RDK_CUDA="on")
-    assert "building the CPU and CUDA 12.6 operators" in result.stderr
+    twelve = nvcc(tmp_path, "12.8")
+    refused = (
+        f"{twelve}/bin/nvcc is of CUDA 12.8 and torch {torch.__version__} of CUDA 13.0: set "
+        "CUDA_HOME to the folder of a CUDA 13, or install a torch for the CUDA of nvcc"
+    )
+    found, said = decided(source, "13.0", twelve)
+    assert found.startswith("None ")
+    assert f"building the CPU operators only ({refused})" in said
+    assert f"RDK_CUDA=on, but {refused}." in decided(source, "13.0", twelve, RDK_CUDA="on")[1]
 
 
-# What only libtorch_cuda.so has, which a torch without CUDA lacks.
-OF_TORCH_CUDA = "aoti_torch_get_current_cuda_stream"
-
-
-@pytest.fixture
-def torch_cuda(tmp_path: Path) -> Path:
-    """The folder of a libtorch_cuda.so: torch's own, or one with the symbol that is used of it."""
-    if (TORCH_LIBRARIES / "libtorch_cuda.so").exists():
-        return TORCH_LIBRARIES
-    source = tmp_path / "torch_cuda.c"
-    source.write_text(f"int {OF_TORCH_CUDA}(int device, void** stream) {{ return 1; }}\n")
-    library = tmp_path / "libtorch_cuda.so"
-    command = ["g++", "-shared", "-fPIC", "-xc", source, "-o", library, f"-Wl,-h,{library.name}"]
-    subprocess.run(command, check=True)
-    return tmp_path
-
-
-def test_with_a_cuda_torch_the_kernels_are_in_the_binary(
-    source: Path, tmp_path: Path, torch_cuda: Path
+def test_architectures_are_those_that_are_asked_for_and_that_nvcc_knows(
+    source: Path, tmp_path: Path
 ) -> None:
-    """Compiled and linked, not run: what is left open is torch's own, and from where it is said."""
+    old = nvcc(tmp_path, "12.4", knows="80 86 89 90")
+    found, said = decided(source, "12.6", old)
+    assert found.endswith("['80', '86', '89', '90a']")
+    assert "nvcc 12.4 does not know 100 120: built without." in said
+    listed = "7.5 8.0;9.0a+PTX"
+    assert decided(source, "12.6", old, TORCH_CUDA_ARCH_LIST=listed)[0].endswith("['80', '90a']")
+    both = {"TORCH_CUDA_ARCH_LIST": listed, "RDK_ARCHS": "89"}
+    assert decided(source, "12.6", old, **both)[0].endswith("['89']")
+    smi = old / "bin" / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nprintf '9.0\\n9.0\\n12.0\\n'\n")
+    smi.chmod(0o755)
+    assert decided(source, "12.6", old, RDK_ARCHS="native")[0].endswith("['90a', '120']")
+
+
+def test_the_kernels_are_in_a_library_of_their_own_that_needs_nothing_of_torch(
+    source: Path, tmp_path: Path
+) -> None:
+    """Compiled and linked, not run; beside a torch without CUDA it says so."""
     if shutil.which("nvcc") is None or shutil.which("nm") is None:
         pytest.skip("nvcc or nm is not installed")
     copy = tmp_path / "rdk_cuda"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("build", "*.so"))
-    environment = {"RDK_CUDA": "on", "RDK_ARCHS": "90a", "LDFLAGS": f"-L{torch_cuda}"}
-    result = run(["-c", WITH_CUDA], copy, **environment)
+    environment = {"RDK_CUDA": "on", "RDK_ARCHS": "90a"}
+    result = run(["setup.py", "build_ext", "--inplace"], copy, **environment)
     assert result.returncode == 0, result.stderr
-    assert "building the CPU and CUDA 13.0 operators" in result.stderr
-    binary = copy / "rdk_cuda" / "_C.abi3.so"
+    binary = copy / "rdk_cuda" / "_cuda.abi3.so"
     symbols = subprocess.run(
         ["nm", "-D", binary], check=True, capture_output=True, text=True
     ).stdout
     undefined = set(re.findall(r" U (\w+)", symbols))
-    torch_cpu = ctypes.CDLL(str(TORCH_LIBRARIES / "libtorch_cpu.so"))
-    torch_symbols = {name for name in undefined if name.startswith(("aoti_torch", "torch_"))}
-    missing = {name for name in torch_symbols if not hasattr(torch_cpu, name)}
-    assert missing <= {OF_TORCH_CUDA}
-    assert OF_TORCH_CUDA in undefined
-    # A CUDA torch loads its libraries for itself: what is not named here is not found on import.
-    assert b"libtorch_cuda.so\0" in binary.read_bytes()
-    assert [name for name in undefined if name.startswith("cuda")] == []
-    assert re.findall(r" T (cuda\w+)", symbols) == []
+    assert [n for n in undefined if n.startswith(("cuda", "aoti_torch", "torch_"))] == []
+    assert re.findall(r" T (\w+)", symbols) == ["PyInit__cuda"]
+    code = "import rdk_cuda; print(rdk_cuda.build_info()); import rdk_cuda._cuda"
+    result = run(["-c", code], copy)
+    if torch.version.cuda is None:
+        assert f"but torch {torch.__version__} has no CUDA" in result.stdout
+        assert "ImportError: this torch has no CUDA" in result.stderr
 
 
 def test_no_macro_is_used_that_torch_2_11_lacks() -> None:
@@ -257,8 +328,8 @@ def test_no_macro_is_used_that_torch_2_11_lacks() -> None:
         for name in re.findall(r"\b(?:STABLE_|AOTI_|STD_)*TORCH_[A-Z_]+\b", path.read_text())
     }
     assert used == {
-        "STABLE_TORCH_LIBRARY_FRAGMENT",
-        "STABLE_TORCH_LIBRARY_IMPL",
+        "AOTI_TORCH_SUCCESS",
+        "TORCH_ABI_VERSION",
         "TORCH_BOX",
         "TORCH_ERROR_CODE_CHECK",
     }

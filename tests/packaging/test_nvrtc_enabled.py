@@ -6,15 +6,17 @@ tests/emulated/test_kernels_through_python.py and, on a GPU, in tests/gpu/test_n
 
 from __future__ import annotations
 
-import json
+import datetime
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import rdk_cuda
 from rdk_cuda import _C
+from rdk_cuda._ops import library
 from rdk_cuda.integrations.cupy import nvrtc
 
 pytestmark = pytest.mark.night
@@ -48,8 +50,12 @@ def test_enabled_it_serves_cuda_tensors_until_it_is_disabled() -> None:
 
 
 def test_compiled_operators_stay_in_charge(monkeypatch: pytest.MonkeyPatch) -> None:
-    info = json.loads(_C.build_info()) | {"cuda": "13.0"}
-    monkeypatch.setattr(_C, "build_info", lambda: json.dumps(info))
+    compiled = SimpleNamespace(
+        build_info=_C.build_info,
+        cpu_capability=_C.cpu_capability,
+        starter=lambda: datetime.datetime_CAPI,  # a capsule
+    )
+    monkeypatch.setattr(library, "_C", compiled)
     assert nvrtc.enable() == "compiled" == backend()
     nvrtc.disable()
     assert backend() == "compiled"

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from ... import _C
+from ..._ops.library import cuda_backend
 from . import cubin_cache
 from .cubin_cache import Cubin
 
@@ -51,10 +52,8 @@ def enable() -> str:
         ImportError: CuPy is not installed.
         RuntimeError: torch has no CUDA, or finds no GPU; or CuPy finds no NVRTC.
     """
-    if json.loads(_C.build_info())["cuda"] is not None:
-        return "compiled"
-    if _C.has_starter():
-        return "cupy"
+    if (backend := cuda_backend()) is not None:
+        return backend
     if torch.version.cuda is None:
         raise RuntimeError(
             f"{NAME}.enable: torch {torch.__version__} has no CUDA; install a CUDA build"
@@ -77,7 +76,7 @@ def enable() -> str:
 
 def disable() -> None:
     """From now on, calls with tensors on a GPU are refused, as before `enable`."""
-    if json.loads(_C.build_info())["cuda"] is None:
+    if cuda_backend() == "cupy":
         _C.set_starter(None)
 
 
