@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, and files that are read with suspicion."""
+"""Atomic writes and validated reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-"""What weights may be: torch computes with all of these, and with no other floating dtype."""
+"""The dtypes of weights: torch computes with all of these, and with no other floating one."""
 
 _DEEPEST_JSON = 100  # objects and lists inside of each other; `repr` of more would overflow
 LARGEST_JSON = 1 << 24  # bytes; the index of a checkpoint of a trillion parameters has half of it
@@ -53,13 +53,13 @@ def read_small(path: Path, most: int = LARGEST_JSON) -> bytes:
     return content
 
 
-def read_json(path: Path, most: int = LARGEST_JSON) -> Any:
-    """What a regular file says in JSON; errors as `read_small` and `json_of`."""
-    return json_of(read_small(path, most))
+def read_json(path: Path) -> Any:
+    """Parse a regular file; errors as `read_small` and `json_of`."""
+    return json_of(read_small(path))
 
 
 def json_of(text: str | bytes) -> Any:
-    """What JSON says."""
+    """Parse JSON that is not nested too deep."""
     too_deep = f"is nested more than {_DEEPEST_JSON} times"
     try:
         content = json.loads(text)
@@ -196,17 +196,6 @@ class TensorFile:
             raise self.error(
                 f"{self.owner}.load: {path} {found}; needs a file that {self.owner}.save wrote"
             ) from error
-
-    def check_sizes(
-        self, path: Path, metadata: Mapping[str, str], sizes: Mapping[str, int]
-    ) -> None:
-        """Refuses a file whose metadata names other sizes than its tensors have."""
-        for name, size in sizes.items():
-            if metadata.get(name) != str(size):
-                raise self.error(
-                    f"{self.owner}.load: {path} says {name} = {metadata.get(name)}, but its "
-                    f"tensors have {size}; the file was altered"
-                )
 
     def _check_header(self, path: Path, metadata: Mapping[str, str], found: set[str]) -> None:
         if metadata.get("format") != self.format:
@@ -356,7 +345,6 @@ def _hidden_name(path: Path) -> Path:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file's content, or a folder's entries, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -374,7 +362,7 @@ def _write_into(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _remove_abandoned(file: Path) -> None:
-    """What killed writers of the same file left, or a large one would fill the disk in time."""
+    """Remove what killed writers of the same file left, before it fills the disk."""
     ours = re.compile(rf"\.{re.escape(file.name[:50])}\.[0-9a-f]{{32}}\.tmp")
     with contextlib.suppress(OSError):
         for other in file.parent.iterdir():

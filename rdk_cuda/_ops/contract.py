@@ -1,4 +1,4 @@
-"""What docs/design.md section 4 says of the arguments and results of every operator, as a table.
+"""The arguments and results of every operator, as docs/design.md section 4 has them, in a table.
 
 A shape is a list of dimensions. A symbol stands for one size wherever an operator names it, "..."
 for any number of leading dimensions, and `>= N + B` for at least so many. Fake kernels, the page's
@@ -346,7 +346,7 @@ Sizes = dict[str, Any]  # by symbol, "..." a tuple; and the numbers by name
 
 
 def sizes_of(operator: str, arguments: Mapping[str, Any]) -> Sizes:
-    """The size of each symbol in a call, of the first argument that has it; nothing is checked."""
+    """Find the size of each symbol in the first argument that has it; nothing is checked."""
     sizes: Sizes = {"limited": int(any(arguments.get(name) is not None for name in LIMITS))}
     for name, rule in OPERATORS[operator].arguments.items():
         value = arguments[name]
@@ -372,7 +372,7 @@ def symbols(rule: Argument, shape: Sequence[int]) -> Iterator[tuple[str, Any]]:
 
 
 def size_of(dimension: str, sizes: Sizes) -> Any:
-    """What a dimension comes to: a sum of symbols, numbers and quotients."""
+    """Evaluate a dimension: a sum of symbols, numbers and quotients."""
     return sum(_term(term, sizes) for term in dimension.split(" + "))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._ops.inputs import on_host
+from .._ops.inputs import check_shape, on_host
 from ..files import TensorFile
 from ..vocabulary import Vocabulary
 from . import samplers
@@ -175,11 +175,8 @@ class Affinity:
             >>> affinity.expectation(torch.tensor([[1.0], [2.0], [4.0]]))
             tensor([[3.]], dtype=torch.float64)
         """
-        if values.dim() != 2 or values.shape[0] != self.target_size:
-            raise AffinityError(
-                f"Affinity.expectation: values has shape {list(values.shape)}; needs [V_t, n] "
-                f"with V_t = {self.target_size}"
-            )
+        name = "Affinity.expectation: values"
+        check_shape(name, values, self.target_size, "n", error=AffinityError)
         row_entries, spread, prior = (
             to_float64(units).to(values.device) for units in units_of(self._canonical())
         )
@@ -404,35 +401,34 @@ class Affinity:
         return cls(**samplers.from_rows(rows, target_size, spread, prior, bias))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes a safetensors file atomically; `load` gives the same affinity back."""
+        """Write a safetensors file atomically; `load` gives the same affinity back."""
         _FILE.write(Path(path), self._canonical(), self._sizes)
 
     @classmethod
     def load(cls, path: str | PathLike[str], device: torch.device | str = "cpu") -> Affinity:
-        """Reads what `save` wrote, checks all of it, and moves it to `device`.
+        """Read what `save` wrote, checks all of it, and moves it to `device`.
 
         Raises:
             AffinityError: the file is truncated, altered, of another kind or of a newer version.
             OSError: it cannot be opened.
         """
-        path = Path(path)
-        tensors, metadata = _FILE.read(path)
-        prior = tensors["prior_cdf"]
-        if prior.dim() == 2 and prior.shape[1] > LARGEST_TARGET:
-            raise AffinityError(
-                f"Affinity.load: {path} has {prior.shape[1]} target tokens; a file may have at "
-                f"most {LARGEST_TARGET}"
-            )
+        tensors, _ = _FILE.read(Path(path))
         try:
-            affinity = cls(**tensors)
+            return from_file(tensors).to(device)
         except AffinityError as error:
             raise AffinityError(f"Affinity.load: {path}: {error}") from error
-        _FILE.check_sizes(path, metadata, affinity._sizes)
-        return affinity.to(device)
 
     @property
     def _sizes(self) -> dict[str, int]:
         return {"draft_size": self.draft_size, "target_size": self.target_size}
+
+
+def from_file(tensors: Mapping[str, Tensor]) -> Affinity:
+    """Make an affinity of the canonical tensors that a file has, checked."""
+    prior = tensors["prior_cdf"]
+    if prior.dim() == 2 and prior.shape[1] > LARGEST_TARGET:
+        raise AffinityError(f"V_t is {prior.shape[1]}; needs at most {LARGEST_TARGET} in a file")
+    return Affinity(**tensors)
 
 
 def overlaps(affinity: Affinity, vocabulary: Vocabulary, mean: Tensor) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Turns non-negative weights, in the forms that people have them, into an affinity's tensors."""
+"""Turn non-negative weights, in the forms that people have them, into an affinity's tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._ops.inputs import on_host
+from .._ops.inputs import check_entries, on_host
 from ..vocabulary import Vocabulary
 from .fixed_point import apportion, running_sums
 from .validation import AffinityError
@@ -57,12 +57,9 @@ def nonnegative(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
             f"{list(shape)} real numbers"
         )
     numbers = numbers.to(torch.float64)
-    wrong = ~(numbers >= 0) | numbers.isinf()  # catches NaN too
-    if bool(wrong.any()):
-        at = wrong.nonzero()[0].tolist()
-        raise AffinityError(
-            f"{name}{at} is {numbers[tuple(at)].item()}; needs finite numbers that are not negative"
-        )
+    sound = (numbers >= 0) & ~numbers.isinf()  # not of NaN
+    needs = "finite numbers that are not negative"
+    check_entries(name, numbers, sound, needs, AffinityError)
     return numbers
 
 
@@ -106,13 +103,10 @@ def _of_mappings(name: str, rows: Sequence[Mapping[int, float]], target_size: in
                 f"({error})"
             ) from error
         for token, weight in entries:
-            if not 0 <= token < target_size:
+            if not (0 <= token < target_size and 0 <= weight < math.inf):
                 raise AffinityError(
-                    f"{name}[{i}] holds token {token}; needs target ids in [0, {target_size})"
-                )
-            if not 0 <= weight < math.inf:
-                raise AffinityError(
-                    f"{name}[{i}][{token}] is {weight}; needs finite weights, none negative"
+                    f"{name}[{i}] has {token}: {weight}; needs target ids in [0, {target_size}) "
+                    "and finite weights, none negative"
                 )
             found.append((i, token, weight))
     numbers = torch.tensor(found, dtype=torch.float64, device="cpu").reshape(len(found), 3)
@@ -147,7 +141,7 @@ def canonical_tensors(
     """The canonical tensors of `S + U P`, its rows and priors normalised and rounded to units.
 
     Args:
-        entries: `S`. What rounds to no units is dropped.
+        entries: `S`. Entries that round to no units are dropped.
         bias: `[V_d]`. A row of bias -inf is emptied; every other one needs mass.
         spread, prior: `[V_d, R]` and `[R, V_t]` float64.
     """
@@ -209,13 +203,9 @@ def virtual_token_weights(
     clusters = clusters.cpu().long()
     allowed = torch.full_like(clusters, size)
     allowed[vocabulary.kept] = 0
-    wrong = ((clusters < -1) | (clusters >= allowed)).nonzero()
-    if wrong.numel():
-        token = int(wrong[0])
-        raise AffinityError(
-            f"virtual tokens: clusters[{token}] is {int(clusters[token])}; needs "
-            + ("-1, since the token is kept" if allowed[token] == 0 else f"-1 to {size - 1}")
-        )
+    sound = (clusters >= -1) & (clusters < allowed)
+    needs = f"-1 to {size - 1}, and -1 of a token that is kept"
+    check_entries("virtual tokens: clusters", clusters, sound, needs, AffinityError)
     if not 0 < temperature < math.inf:
         raise AffinityError(f"virtual tokens: temperature is {temperature}; needs more than 0")
 

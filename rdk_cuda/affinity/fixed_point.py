@@ -14,7 +14,7 @@ ONE = 1 << 32
 
 
 def apportion(masses: Tensor, groups: Tensor, num_groups: int) -> Tensor:
-    """Rounds the shares of each group to units that sum to exactly `ONE`.
+    """Round the shares of each group to units that sum to exactly `ONE`.
 
     The method of largest remainders: every share is rounded down and the units left over go to
     the largest fractions, one each, the lowest index first among equals. So every result is less

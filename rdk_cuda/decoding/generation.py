@@ -34,7 +34,7 @@ Stop = Callable[[int, Sequence[int]], bool]
 
 @dataclass
 class Statistics:
-    """Counts over all sequences, without tokens that were cut off after an end token.
+    """Count over all sequences, without tokens that were cut off after an end token.
 
     Attributes:
         drafted: how many drafts were judged, by place in the draft. Nothing after a rejection is.
@@ -229,7 +229,7 @@ class Batch:
         return cls(
             sequences,
             target.to(device),
-            user_seeds(name, seeds, None, count, device),
+            user_seeds(name, seeds, count, device),
             {
                 each: _checked_limit(name, each, value, count, device)
                 for each, value in truncation.items()
@@ -238,7 +238,7 @@ class Batch:
         )
 
     def step(self, room: list[int]) -> Step:
-        """What a proposer and a rule are told of the step that comes; `room` is the sequences'."""
+        """Describe the next step to a proposer and a rule; `room` is the sequences'."""
         lengths = [s.length for s in self.sequences]
         positions = torch.frombuffer(array("q", lengths), dtype=torch.int64).to(self.seeds.device)
         return Step(room, self.temperature, self.seeds, positions, self.limits)
@@ -292,7 +292,6 @@ def _is_several(given: Any) -> bool:
 
 
 def _ids(name: str, given: Any) -> list[int]:
-    """Token ids as Python's integers, those of tensors and arrays, too."""
     try:
         return list(map(operator.index, given.tolist() if hasattr(given, "tolist") else given))
     except TypeError:

@@ -13,7 +13,7 @@ from functools import partial
 
 from torch import Tensor
 
-from ..functional.ranges import Range, mark
+from ..ranges import Range, mark
 from .generation import Batch, Continuation, Generation, Kind, Statistics, Stop, kinds_of
 from .models import CausalModel
 from .proposal import Step
@@ -37,7 +37,7 @@ OnTokens = Callable[[int, list[int], list[Kind]], None]
 
 @dataclass(frozen=True)
 class Hooks:
-    """What may watch and change a generation, as of `SpeculativeDecoder.generate`."""
+    """The hooks of `SpeculativeDecoder.generate`, which watch and change a generation."""
 
     on_tokens: OnTokens | None = None
     process: Process | None = None
@@ -58,7 +58,7 @@ def decode(
     """Continue every sequence of a batch until it has no room left.
 
     Args:
-        target: as of `SpeculativeDecoder`.
+        target: as in `SpeculativeDecoder`.
         proposer, rule: the parts.
         batch: the sequences, each with its prompt.
         hooks: what watches and changes it.

@@ -1,4 +1,4 @@
-"""What a proposer is told in a step, and what it proposes."""
+"""A step as a proposer sees it, and its proposal."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class ChainReading:
         return feed_unread(target, self.sequences, self.keep)
 
     def hooked(self, hook: Hook, logits: Tensor) -> Tensor:
-        """What a hook makes of the rows, asked once."""
+        """Call a hook once, for all rows."""
         return hook(logits)
 
     def judged(self, decided: Decided) -> list[int]:
@@ -120,7 +120,7 @@ class TreeReading:
         return target.feed_tree(tokens, keep, self.parents)
 
     def hooked(self, hook: Hook, logits: Tensor) -> Tensor:
-        """What a hook makes of the rows: asked about each branch as about a chain."""
+        """Call a hook for each branch, as for a chain."""
         branches = [self._branches(b) for b in range(len(self.nodes))]
         rows, found = max(self.nodes) + 1, None
         for turn in range(max(map(len, branches))):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
-from ..affinity.affinity import LARGEST_TARGET
+from ..affinity.affinity import from_file
 from ..affinity.validation import CANONICAL
 from ..dynamic_tokens import Contexts, DynamicTokens, dynamic_columns, offered, screens_of
 from ..dynamic_tokens.description import TENSORS, described, source_of
@@ -96,7 +96,11 @@ class PrunedDrafter:
             tensors["bias"] = self.bias.detach()
         if self.lifted is not None:
             tensors |= {name: getattr(self.lifted, own) for name, own in _LIFTED.items()}
-        said: dict[str, object] = {**self._sizes}
+        affinity = self.affinity
+        said: dict[str, object] = {
+            "draft_size": affinity.draft_size,
+            "target_size": affinity.target_size,
+        }
         if self.dynamic_tokens is not None:
             try:
                 description, own = described(self.dynamic_tokens, self.vocabulary)
@@ -113,11 +117,7 @@ class PrunedDrafter:
         tensors, metadata = _FILE.read(path)
         text = metadata.get("dynamic_tokens")
         try:
-            # Tensors of width V_t may be empty, so a short file could ask for any memory.
-            prior = tensors["affinity.prior_cdf"]
-            if prior.dim() == 2 and prior.shape[1] > LARGEST_TARGET:
-                raise ValueError(f"V_t is {prior.shape[1]}; needs at most {LARGEST_TARGET}")
-            affinity = Affinity(**{own: tensors[name] for name, own in _AFFINITY.items()})
+            affinity = from_file({own: tensors[name] for name, own in _AFFINITY.items()})
             vocabulary = Vocabulary(tensors["kept"], affinity.target_size)
             if text is not None and len(text) > _LONGEST_DESCRIPTION:
                 raise ValueError(f"dynamic_tokens takes {len(text)} characters, which is too many")
@@ -140,22 +140,17 @@ class PrunedDrafter:
             source,
             lifted,
         )
-        _FILE.check_sizes(path, metadata, drafter._sizes)
         drafter.check(f"PrunedDrafter.load: {path}")
         return drafter
 
     @property
-    def _sizes(self) -> dict[str, int]:
-        return {"draft_size": self.affinity.draft_size, "target_size": self.affinity.target_size}
-
-    @property
     def screen_bytes(self) -> int:
-        """What the screens among its dynamic tokens read, once for a batch."""
+        """Count the bytes that the screens among its dynamic tokens read, once for a batch."""
         return sum(screen.bytes for screen in screens_of(self.dynamic_tokens))
 
     @property
     def screen_bytes_each(self) -> int:
-        """What their second looks read, for each position."""
+        """Count the bytes that their second looks read, for each position."""
         return sum(screen.bytes_each for screen in screens_of(self.dynamic_tokens))
 
     def check(self, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._ops.inputs import check_shape
 from ..affinity import Affinity
 from ..vocabulary import Vocabulary
 
@@ -54,8 +55,7 @@ def prune_head(
     ):
         raise ValueError(
             f"prune_head: virtual has {virtual.target_size} target and {virtual.draft_size} "
-            f"drafter tokens; needs an affinity of at least {vocabulary.draft_size} drafter "
-            f"tokens, those of the vocabulary first, and {vocabulary.target_size} target tokens"
+            f"drafter tokens; needs {vocabulary.target_size}, and at least {vocabulary.draft_size}"
         )
     small = [_small(weight, vocabulary, virtual)]
     if bias is not None:
@@ -72,12 +72,12 @@ def _small(rows: Tensor, vocabulary: Vocabulary, virtual: Affinity | None) -> Te
 
 
 def check_head(name: str, weight: Tensor, bias: Tensor | None, vocabulary: Vocabulary) -> None:
-    """Refuses a head that is not one of the target's vocabulary."""
+    """Refuse a head that is not one of the target's vocabulary."""
     size = vocabulary.target_size
     if weight.dim() != 2 or weight.shape[0] != size or not weight.is_floating_point():
         raise ValueError(
             f"{name}: weight has shape {list(weight.shape)} and dtype {weight.dtype}; needs "
             f"floating-point [V_t, d] with V_t = {size}"
         )
-    if bias is not None and bias.shape != (size,):
-        raise ValueError(f"{name}: bias has shape {list(bias.shape)}; needs [V_t] = [{size}]")
+    if bias is not None:
+        check_shape(f"{name}: bias", bias, size)

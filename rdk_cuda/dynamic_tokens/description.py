@@ -24,9 +24,12 @@ TENSORS = (*_TABLE, *_SCREEN, *_SCREEN_MAY_HAVE)
 
 def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """A source as plain data, and the tensors that belong to it."""
-    if isinstance(source, (CombinedTokens, RecentTokens)) and not torch.equal(
-        source.allowed.cpu(), is_pruned(vocabulary)
-    ):
+    other = False
+    if isinstance(source, ScreenedTokens):
+        other = not torch.equal(source.tokens.cpu(), vocabulary.pruned.int())
+    elif isinstance(source, (CombinedTokens, RecentTokens)):
+        other = not torch.equal(source.allowed.cpu(), is_pruned(vocabulary))
+    if other:
         raise ValueError(
             f"dynamic_tokens has {type(source).__name__} of another vocabulary; make it from the "
             "drafter's own"
@@ -38,11 +41,6 @@ def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], d
         tensors = {name: getattr(source, field) for name, field in _TABLE.items()}
         return {"kind": "successors", "width": source.width}, tensors
     if isinstance(source, ScreenedTokens):
-        if not torch.equal(source.tokens.cpu(), vocabulary.pruned.int()):
-            raise ValueError(
-                "dynamic_tokens has ScreenedTokens of another vocabulary; make them from the "
-                "drafter's own"
-            )
         every = (_SCREEN | _SCREEN_MAY_HAVE).items()
         own = {name: getattr(source, field) for name, field in every}
         tensors = {name: tensor for name, tensor in own.items() if tensor is not None}
@@ -64,8 +62,7 @@ def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], d
         return {"kind": "combined", "width": source.width, "sources": parts}, tensors
     raise ValueError(
         f"dynamic_tokens has a source {type(source).__name__}; a file can hold RecentTokens, a "
-        "SuccessorTable, ScreenedTokens and CombinedTokens of these: save the drafter without "
-        "dynamic_tokens (dataclasses.replace), and add them after loading"
+        "SuccessorTable, ScreenedTokens and CombinedTokens of these: add others after loading"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from .._ops.inputs import check_shape
 from ..functional import gather_logits
 from ..vocabulary import Vocabulary
 from .sources import Contexts, parts_of
@@ -95,14 +96,14 @@ class ScreenedTokens:
         rank: int | None = None,
         candidates: int | None = None,
     ) -> ScreenedTokens:
-        """Rounds `left @ right`, which stands for the head's pruned rows.
+        """Round `left @ right`, which stands for the head's pruned rows.
 
         Args:
             vocabulary: the drafter's own tokens; only the others are offered.
             left: `[P, s]` floats, a row for each pruned token, ascending by id.
             right: `[s, d]` floats.
             bias: `[P]` floats that are added to the scores; none if absent.
-            width: as of `ScreenedTokens`.
+            width: as in `ScreenedTokens`.
             rank: r, how many of the s directions, the first ones, are rounded to 8 bits and read
                 for all tokens; all if absent.
             candidates: for a second look at all s directions; none if absent.
@@ -132,13 +133,13 @@ class ScreenedTokens:
 
     @property
     def bytes(self) -> int:
-        """What one call reads for a batch of any size: all but the tokens' ids and `fine`."""
+        """Count what one call reads for a batch of any size: all but the tokens' ids and `fine`."""
         parts = (self.left, self.scale, self.bias, self.right)
         return sum(part.numel() * part.element_size() for part in parts if part is not None)
 
     @property
     def bytes_each(self) -> int:
-        """What a second look reads, for each position; 0 without one."""
+        """Count what a second look reads, for each position; 0 without one."""
         if self.fine is None or self.candidates is None:
             return 0
         return self.candidates * self.fine.shape[1] * self.fine.element_size()
@@ -156,11 +157,7 @@ class ScreenedTokens:
         They are on the screen's device, and nothing is read back from it. The contexts are not
         looked at; `hidden` is `[B, d]` floats, the drafter's last hidden states before the draft.
         """
-        if hidden.dim() != 2 or hidden.shape[1] != self.right.shape[1]:
-            raise ValueError(
-                f"ScreenedTokens: hidden has shape {list(hidden.shape)}; needs [B, d] with d = "
-                f"{self.right.shape[1]}"
-            )
+        check_shape("ScreenedTokens: hidden", hidden, "B", self.right.shape[1])
         with torch.no_grad():
             projected = self._projected(hidden)
             scores = self._scores(projected)
@@ -197,7 +194,7 @@ class ScreenedTokens:
         return scores if self.bias is None else scores.add_(self.bias[candidates])
 
     def _projected(self, hidden: Tensor) -> Tensor:
-        """`right x`, added in an order that no neighbour changes."""
+        """Project in an order of additions that no neighbour changes."""
         hidden = hidden.to(self.right.device, torch.float32)
         rows = torch.arange(len(self.right), device=hidden.device, dtype=torch.int32)
         every = rows.expand(hidden.shape[0], -1).contiguous()

@@ -30,7 +30,7 @@ states, from which the next tokens are about to be drafted."""
 
 
 def offered(source: DynamicTokens, contexts: Contexts, hidden: Tensor | None) -> Tensor:
-    """What a source names, given the hidden states if it reads them."""
+    """Ask a source for tokens, with the hidden states if it reads them."""
     if reads_hidden(source):
         return source(contexts, hidden=hidden)
     return source(contexts)
@@ -242,7 +242,7 @@ def distinct_tokens(candidates: Tensor, allowed: Tensor, width: int) -> Tensor:
     new = torch.ones_like(tokens, dtype=torch.bool)
     new[..., 1:] = tokens[..., 1:] != tokens[..., :-1]
     chosen = offered & torch.zeros_like(new).scatter(-1, order, new)
-    # What is not chosen goes to one column more, which is cut off.
+    # Other candidates go to one more column, which is cut off.
     column = (chosen.cumsum(-1) - 1).clamp(max=width).where(chosen, width)
     result = torch.full(
         (*candidates.shape[:-1], width + 1), -1, device=candidates.device, dtype=torch.int64

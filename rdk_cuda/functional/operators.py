@@ -1,7 +1,7 @@
 """The operators with an `Affinity` in place of its tensors and a batch in place of a packed list.
 
 Each function checks what it adds to the operator: scalars, batches, seeds. The operator itself
-checks the rest. What does not fit is a TypeError, ValueError or RuntimeError that names the
+checks the rest. A misfit is a TypeError, ValueError or RuntimeError that names the
 argument. Tensors may also be arrays of other libraries with `__dlpack__`, such as CuPy's, which are
 read where they are. Results are tensors.
 """
@@ -20,6 +20,7 @@ from .._ops.gradients import refuse_gradients
 from .._ops.inputs import (
     Integers,
     Numbers,
+    check_shape,
     limits,
     row_limits,
     step_keys_and_positions,
@@ -28,8 +29,8 @@ from .._ops.inputs import (
     whole_number,
 )
 from ..affinity import Affinity
+from ..ranges import Range
 from .kept import check_continues, draft_at_once, draft_into_rows, unless, verify_rows
-from .ranges import Range
 from .rows import StepRows
 from .step import (
     LOGPROBS,
@@ -108,7 +109,6 @@ def draft(
     *,
     seeds: Integers | None = None,
     positions: Integers | None = None,
-    generator: torch.Generator | None = None,
     after: Draft | None = None,
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
@@ -129,13 +129,11 @@ def draft(
         affinity: on the same device.
         temperature: one for all or `[B]`; at least 0, and 0 is greedy. 1 if not given.
         seeds: `[B]` int64, a seed for each sequence that stays the same through its decoding, or
-            one int from which each sequence gets its own. Drawn from `generator` if not given. The
+            one int from which each sequence gets its own. From torch's generator if not given. The
             key of each step is derived here (DESIGN section 5), from seeds and positions.
         positions: the absolute position of the first token drafted, one for all or `[B]`: how many
             tokens of the sequence are decided. Needed with `seeds`, since without it every step
             would draw the same random numbers; 0 if neither is given.
-        generator: where seeds come from if none are given; torch's default one if not given. Not
-            for compiled code: torch.compile takes no generator.
         after: the previous draft of the same step. Seeds, positions, temperature and limits are
             its own.
         dynamic_tokens: `[B, C]` or `[B, K, C]` int32, extra target ids, -1 for an unused column.
@@ -169,7 +167,7 @@ def draft(
     if rows is not None or (after is not None and after.rows is not None):
         by_place = draft_logits.dim() == 2 and branches is None and ahead is None
         if by_place and not torch.compiler.is_compiling():
-            given = temperature, seeds, positions, generator, top_k, top_p, min_p
+            given = temperature, seeds, positions, top_k, top_p, min_p
             dynamic = dynamic_tokens, dynamic_logits
             return draft_into_rows(draft_logits, affinity, after, rows, dynamic, given)
         raise ValueError(
@@ -183,16 +181,14 @@ def draft(
     batch, length, _ = draft_logits.shape
     if after is None:
         name, device = "rdk_cuda.draft", draft_logits.device
-        keys, first = step_keys_and_positions(name, seeds, positions, generator, batch, device)
+        keys, first = step_keys_and_positions(name, seeds, positions, batch, device)
         scale = temperatures(name, 1.0 if temperature is None else temperature, (batch,), device)
         offset = 0
         truncation: tuple[Tensor | None, ...] = row_limits(
             name, top_k, top_p, min_p, (batch,), device
         )
     else:
-        check_continues(
-            after, batch, (temperature, seeds, positions, generator, top_k, top_p, min_p)
-        )
+        check_continues(after, batch, (temperature, seeds, positions, top_k, top_p, min_p))
         truncation = after.limits
         first, scale, keys = after.positions, after.temperature, after.step_keys
         offset = after.offset + after.tokens.shape[1]
@@ -286,11 +282,8 @@ def verify(
         raise ValueError(f'{name}: logprobs is {logprobs!r}; needs "processed", "raw" or None')
     step = step_arguments(name, target_logits, draft, affinity, temperature, draft_rows)
     batch, rows = target_logits.shape[:2]
-    if allowed is not None and allowed.shape[:-1] != (batch, rows):
-        raise ValueError(
-            f"{name}: allowed has shape {list(allowed.shape)}; needs [{batch}, {rows}, "
-            "ceil(V_t / 32)], rows parallel to those of target_logits"
-        )
+    if allowed is not None:
+        check_shape(f"{name}: allowed", allowed, batch, rows, "ceil(V_t / 32)")
     truncation = row_limits(name, top_k, top_p, min_p, (batch,), target_logits.device)
     verified = operators.verify(
         **step,
@@ -318,12 +311,7 @@ def step_arguments(
             f"{function}: draft lacks the first {joined.offset} tokens of its step; pass all "
             "drafts of the step, in order"
         )
-    if target_logits.dim() != 3 or target_logits.shape[:2] != (batch, length + 1):
-        raise ValueError(
-            f"{function}: target_logits has shape {list(target_logits.shape)}; needs "
-            f"[{batch}, {length + 1}, V_t]: B = {batch} sequences, K = {length} drafts and the "
-            "position after them"
-        )
+    check_shape(f"{function}: target_logits", target_logits, batch, length + 1, "V_t")
     if joined.rows is not None and target_logits.stride(-1) != 1:
         target_logits = target_logits.contiguous()
     device = target_logits.device

@@ -14,8 +14,6 @@ from ..affinity import Affinity
 
 
 class _Overlap(torch.autograd.Function):
-    """Keeps the drafter's logits and one bit for each target token."""
-
     @staticmethod
     def forward(
         ctx: Any,

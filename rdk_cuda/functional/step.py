@@ -1,4 +1,4 @@
-"""What passes between the operators of one decoding step: the draft, and what was decided."""
+"""The results that the operators of a decoding step hand on: the draft, and the decision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._ops.contract import COLUMNS
-from .._ops.inputs import Integers, step_keys_and_positions, takes_arrays
+from .._ops.inputs import Integers, check_shape, step_keys_and_positions, takes_arrays
 from ..affinity import Affinity
 from .rows import StepRows
 
@@ -22,18 +22,18 @@ METHODS: dict[Method, int] = {"token": 0, "block": 1}
 
 
 LOGPROBS = {None: 0, "processed": 1, "raw": 2}
-"""What log-probabilities may be asked for, as `torch.ops.rdk.verify` counts them."""
+"""The kinds of log-probabilities, as `torch.ops.rdk.verify` counts them."""
 
 
 def method_number(function: str, method: Method) -> int:
-    """What the operators call a method."""
+    """Return the operators' number of a method."""
     if method not in METHODS:
         raise ValueError(f'{function}: method is {method!r}; needs "token" or "block"')
     return METHODS[method]
 
 
 class Verified(NamedTuple):
-    """What `verify` decided.
+    """The result of `verify`.
 
     Attributes:
         tokens: `[B, K + 1]` int64, the accepted drafts, then one drawn token, then -1.
@@ -102,11 +102,7 @@ class Draft:
         Raises:
             ValueError: tokens of another shape than the draft's own.
         """
-        if tokens.shape != self.tokens.shape:
-            raise ValueError(
-                f"Draft.proposing: tokens has shape {list(tokens.shape)}; needs that of the draft, "
-                f"{list(self.tokens.shape)}"
-            )
+        check_shape("Draft.proposing: tokens", tokens, *self.tokens.shape)
         changed = object.__new__(Draft)
         changed.__dict__.update(self.__dict__, tokens=tokens)
         return changed
@@ -128,13 +124,12 @@ class Draft:
         *,
         seeds: Integers | None = None,
         positions: Integers | None = None,
-        generator: torch.Generator | None = None,
     ) -> Draft:
         """Drafts of an n-gram, suffix or copying drafter: q is one-hot on each given token.
 
         Args:
             tokens: `[B, K]` integer target ids; -1 ends a sequence's draft.
-            seeds, positions, generator: as in `draft`.
+            seeds, positions: as in `draft`.
 
         Example:
             >>> import torch, rdk_cuda
@@ -143,12 +138,9 @@ class Draft:
             >>> affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary.identity(5))
             >>> tokens, accepted, _ = rdk_cuda.verify(torch.zeros(1, 3, 5), copied, affinity)
         """
-        if tokens.dim() != 2:
-            raise ValueError(
-                f"Draft.without_distribution: tokens has shape {list(tokens.shape)}; needs [B, K]"
-            )
+        check_shape("Draft.without_distribution: tokens", tokens, "B", "K")
         name, batch, device = "Draft.without_distribution", tokens.shape[0], tokens.device
-        keys, first = step_keys_and_positions(name, seeds, positions, generator, batch, device)
+        keys, first = step_keys_and_positions(name, seeds, positions, batch, device)
         temperature = torch.zeros(batch, device=device, dtype=torch.float32)
         return cls(tokens.long(), None, None, temperature, keys, first)
 
@@ -171,15 +163,12 @@ class Draft:
         length = first.offset
         for index, part in enumerate(drafts):
             # after= hands on the tensors themselves.
-            if part.step_keys is not first.step_keys and not torch.compiler.is_compiling():
+            other = part.step_keys is not first.step_keys and not torch.compiler.is_compiling()
+            if other or part.offset != length:
                 raise ValueError(
-                    f"Draft.join: drafts[{index}] belongs to another step than drafts[0]; make it "
-                    "with after= the one before it"
-                )
-            if part.offset != length:
-                raise ValueError(
-                    f"Draft.join: drafts[{index}] follows {part.offset} tokens of its step, but "
-                    f"{length} come before it; make each with after= the one before it, in order"
+                    f"Draft.join: drafts[{index}] follows {part.offset} tokens of "
+                    f"{'another' if other else 'its'} step, but {length} come before it; make each "
+                    "with after= the one before it, in order"
                 )
             length += part.tokens.shape[1]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rdk_cuda import _ops as operators
 from rdk_cuda import shards
-from rdk_cuda._ops.inputs import whole_number
+from rdk_cuda._ops.inputs import check_shape, whole_number
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.functional import METHODS, Draft, Method, StepRows, Verified
 from rdk_cuda.functional.step import packed_step
@@ -160,7 +160,7 @@ class DraftArena:
             max_draft: the width of the output less one; None: K.
             method: of `rdk_cuda.verify`.
             top_k, top_p, min_p: `[B]`, what the target's rows are cut off by; None: nothing.
-            group: of `torch.distributed`, whose ranks have a shard of `target_logits` each, as of
+            group: of `torch.distributed`, whose ranks have a shard of `target_logits` each, as in
                 `rdk_cuda.shards.verify`. None: it has whole rows.
 
         Returns:
@@ -212,10 +212,7 @@ def check_layout(
 ) -> None:
     """Refuse, by name, a tensor of another kind or shape, or on another device, than needed."""
     for name, (tensor, shape) in (integers | floats).items():
-        if tuple(tensor.shape) != shape:
-            raise ValueError(
-                f"{function}: {name} has shape {list(tensor.shape)}; needs {list(shape)}"
-            )
+        check_shape(f"{function}: {name}", tensor, *shape)
         if tensor.device != device:
             raise ValueError(
                 f"{function}: {name} is on {tensor.device}, the affinity on {device}; move one of "

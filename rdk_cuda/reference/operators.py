@@ -313,7 +313,7 @@ def target_distribution(
 
 @dataclass(frozen=True)
 class DrafterRows:
-    """What drafts were drawn from: rows with their dynamic columns, and the affinity's columns."""
+    """Rows that drafts were drawn from, with their dynamic columns, and the affinity's columns."""
 
     logits: Tensor
     used: Tensor  # tokens of the dynamic columns

@@ -230,7 +230,7 @@ def _of_chunk(logits: Tensor, t: float, dtype: torch.dtype) -> Tensor:
 
 
 def _token(x: int, prior: Tensor) -> int:
-    """-1 where there is no such token, as of numbers that no rank has made."""
+    """Give -1 where there is no such token, as for numbers that no rank has made."""
     return x if x < prior.shape[1] else -1
 
 

@@ -25,7 +25,7 @@ class Tree:
 
     @classmethod
     def of(cls, tokens: list[int], parents: list[int], rows: list[int]) -> Tree:
-        """What is no child of an earlier node is nobody's."""
+        """Leave out nodes whose parent is no earlier node."""
         children: dict[int, list[int]] = {}
         for node, parent in enumerate(parents):
             if -1 <= parent < node:

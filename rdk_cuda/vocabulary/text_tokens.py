@@ -22,8 +22,8 @@ class TextTokens:
     """A tokenizer that spells bytes as they are in the middle of a text: nothing added or changed.
 
     Unicode's canonical forms are left out of its normalizer, a space in front, too, and text that
-    reads like a special token is text. What it would still change is spelled by the longest tokens
-    that fit.
+    reads like a special token is text. Text that it would still change is spelled by the longest
+    tokens that fit.
 
     Args:
         name: of the argument, for errors.
@@ -74,11 +74,11 @@ class TextTokens:
                 )
 
     def without_prefix(self, beginning: bytes) -> bytes:
-        """What a text begins with, less the space that its tokenizer put there."""
+        """Strip the space that its tokenizer put in front of a text."""
         return beginning[1:] if self._prefix and beginning[:1] == b" " else beginning
 
     def with_prefix(self, beginning: bytes) -> bytes:
-        """What it tokenises of a text that begins so."""
+        """Put the space in front of a text that its tokenizer would."""
         add = self._prefix and (self._prefix_always or beginning[:1] != b" ")
         return b" " + beginning if add else beginning
 

@@ -169,7 +169,6 @@ def _checked_mapping(tokens: Mapping[Any, Any]) -> list[tuple[bytes | str, int]]
 
 
 def _decoder(decoder: Any) -> Callable[[str], bytes]:
-    """What becomes of one token in the middle of a text."""
     if decoder is None:
         raise TypeError(
             "token_bytes: the tokenizer has no decoder, so how it writes bytes is not known; needs "
@@ -189,12 +188,11 @@ def _decoder(decoder: Any) -> Callable[[str], bytes]:
 
 
 def _steps(state: dict[str, Any]) -> list[Callable[[str], bytes | str]]:
-    """How a decoder treats a token, step by step; what is bytes already stays."""
     kind = state["type"]
     if kind == "Sequence":
         parts = state["decoders"]
         whole = next((at for at, part in enumerate(parts) if part["type"] == "Fuse"), len(parts))
-        # What is stripped once all tokens are one is the beginning or the end of a text.
+        # Stripping behind "Fuse" is of the beginning or the end of a whole text.
         parts = [
             p for at, p in enumerate(parts) if at < whole or p["type"] not in ("Fuse", "Strip")
         ]
@@ -225,7 +223,6 @@ def _from_byte_token(token: str) -> bytes | str:
 
 
 def _from_alphabet(token: str) -> bytes:
-    """A token of another alphabet, as an added one may be, is left as it is."""
     try:
         return bytes(map(_ALPHABET.__getitem__, token))
     except KeyError:
@@ -233,7 +230,6 @@ def _from_alphabet(token: str) -> bytes:
 
 
 def _alphabet() -> dict[str, int]:
-    """The byte of each character: printable bytes are themselves, the others follow from U+0100."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (byte for byte in range(256) if byte not in printable)
     return {chr(byte): byte for byte in printable} | {

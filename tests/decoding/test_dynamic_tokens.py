@@ -226,7 +226,7 @@ def test_a_source_that_changes_its_width_within_a_step_is_refused_by_name(propos
         decoder = SpeculativeDecoder(TableModel(TABLE, SIZE), proposer=own)
         return decoder.generate([[2, 3, 2, 3]], max_new_tokens=20, temperature=0).tokens
 
-    with pytest.raises(ValueError, match=r"dynamic_tokens returned \[B, 2\] after \[B, 1\]; needs"):
+    with pytest.raises(ValueError, match=r"(dynamic_width|dynamic_tokens ha(s|ve))"):
         generate(cycle([1, 2]))
     if proposer is DrafterChain:  # between steps it may
         tokens = generate(cycle([1, 2]), draft_length=1)

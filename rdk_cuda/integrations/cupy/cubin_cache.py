@@ -64,7 +64,7 @@ def folder() -> Path:
 
 
 def load(key: str) -> Cubin | None:
-    """What was saved under this key; None where nothing was, or where the file is damaged."""
+    """Return the kernel saved under this key; None if there is none, or the file is damaged."""
     try:
         magic, checksum, content = (folder() / f"{key}.cubin").read_bytes().split(b"\n", 2)
         if magic != MAGIC or digest([content]).encode() != checksum:
@@ -76,7 +76,7 @@ def load(key: str) -> Cubin | None:
 
 
 def save(key: str, cubin: Cubin) -> None:
-    """Keeps a kernel, atomically. Warns where it cannot be written."""
+    """Keep a kernel, atomically. Warns where it cannot be written."""
     content = cubin.symbol.encode() + b"\n" + cubin.code
     whole = b"\n".join((MAGIC, digest([content]).encode(), content))
     try:

@@ -82,7 +82,7 @@ def disable() -> None:
 
 
 def compile(architecture: str) -> dict[str, Cubin]:
-    """Compiles every kernel, so that no process has to wait for it later. Needs no GPU.
+    """Compile every kernel, so that no process has to wait for it later. Needs no GPU.
 
     What is on disk already is not compiled again; all of them take some twenty seconds.
 
@@ -148,7 +148,7 @@ def compile_kernel(kernel: str, architecture: str) -> Cubin:
 
 
 def run_nvrtc(program: str, kernel: str, options: tuple[str, ...]) -> Cubin:
-    """Compiles a program and finds the kernel in it; RuntimeError has the compiler's messages."""
+    """Compile a program and finds the kernel in it; RuntimeError has the compiler's messages."""
     nvrtc = _cupy_cuda().nvrtc
     handle = nvrtc.createProgram(program, "nvrtc.cu", (), ())
     try:
@@ -177,7 +177,6 @@ def nvrtc_version() -> tuple[int, int]:
 
 @functools.cache
 def _source_texts() -> tuple[str, ...]:
-    """All that a kernel can include, each file after its name."""
     folder = sources()
     headers = folder.parent.glob("**/*.h")
     files = [*headers, *folder.glob("*.cu*")]
@@ -237,7 +236,7 @@ class Starter:
         launch_bytes: int,
         device: int,
     ) -> None:
-        """Starts the kernel on the current stream.
+        """Start the kernel on the current stream.
 
         Args:
             allowed_bytes: of dynamic shared memory, which the kernel needs leave for before its

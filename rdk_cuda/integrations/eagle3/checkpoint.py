@@ -47,7 +47,7 @@ _NOT_WEIGHTS = (
 
 @dataclass(frozen=True)
 class Eagle3Checkpoint:
-    """What `read_checkpoint` returns.
+    """The result of `read_checkpoint`.
 
     Attributes:
         network: in evaluation mode, in the target's dtype and on its device.
@@ -192,7 +192,6 @@ def _weights(
     vocabulary: Vocabulary,
     target: Any,
 ) -> tuple[dict[str, Tensor], frozenset[str]]:
-    """The network's weights; the names of those that are the target's own."""
     wanted = _shapes(folder, config)
     head = weight_of(target.get_output_embeddings())
     own = {

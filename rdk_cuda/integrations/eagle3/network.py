@@ -98,7 +98,7 @@ class Eagle3Network(nn.Module):
         self.lm_head = nn.Linear(width, config.draft_size, bias=False)
 
     def _add_own_parts(self, norm: Any) -> None:
-        """What EAGLE-3 alone has: norms, and a first layer that reads embedding and state."""
+        """Add EAGLE-3's norms, and its first layer, which reads embedding and state."""
         config, first, epsilon = self.config, self.layers[0], self.config.layer.rms_norm_eps
         width, read = config.layer.hidden_size, self.fc.in_features
         if config.norm_before_fc:
@@ -138,7 +138,7 @@ class Eagle3Network(nn.Module):
         mask: Tensor | None = None,
         cache: Any = None,
     ) -> Tensor:
-        """What the network makes of tokens and the states before them: hidden states `[B, n, d]`.
+        """Map tokens and the states before them to hidden states `[B, n, d]`.
 
         Args:
             tokens: `[B, n]` target ids, each the successor of the position that its state is of.

@@ -15,7 +15,7 @@ from .network import Eagle3Network
 
 
 def read_drafts(target: CausalModel, drafter: StateDrafter, draft_length: int) -> Read:
-    """Reads a text as it is drafted: K tokens from the target's states, then the next K.
+    """Read a text as it is drafted: K tokens from the target's states, then the next K.
 
     The first token of a draft is predicted from the target's states alone. Those after it are
     predicted from what the drafter hands on to itself. So of the positions that are read, number i
@@ -59,7 +59,7 @@ def read_drafts(target: CausalModel, drafter: StateDrafter, draft_length: int) -
 
 
 def unrolled_read(target: Any, network: Eagle3Network, draft_length: int) -> Read:
-    """Reads as `read_drafts`, with gradients for the network: to train it.
+    """Read as `read_drafts`, with gradients for the network: to train it.
 
     Both models read the text once, the network in K passes. Of the network those parameters get
     gradients that require them, of the target none.

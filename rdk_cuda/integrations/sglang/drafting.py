@@ -36,15 +36,13 @@ class _Drafting(NamedTuple):
 
 
 class _Head(torch.nn.Module):
-    """What SGLang's `LogitsProcessor` reads of an LM head."""
-
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(weight, requires_grad=False)
 
 
 class DraftWorker:
-    """What is wrapped around SGLang's `EagleDraftWorker`, of which a process has one.
+    """The wrappers around SGLang's `EagleDraftWorker`, of which a process has one.
 
     Args:
         calibrated: the drafter to serve; None for the model's own head.
@@ -77,12 +75,12 @@ class DraftWorker:
         weight = getattr(head, "weight", None)
         if processor is None or weight is None or weight.dtype not in _DTYPES:
             raise UnsupportedConfigurationError(
-                f"rdk_cuda.integrations.sglang: the drafter is a {type(model).__name__}, which has "
+                f"the drafter is a {type(model).__name__}, which has "
                 "no logits_processor or no lm_head whose weight is float32, float16 or bfloat16; "
                 "needs a causal language model with both, whose head is not quantised"
             )
         affinity = self._fitted(worker, model, weight)
-        # SGLang would map columns of the head to tokens. What is drawn here are tokens.
+        # SGLang would map columns of the head to tokens, and tokens are drawn here.
         worker.hot_token_id = None
         self.arena = DraftArena(
             affinity,
@@ -91,7 +89,6 @@ class DraftWorker:
         )
 
     def _fitted(self, worker: Any, model: Any, weight: Tensor) -> Affinity:
-        """The affinity of the head that the model has from now on."""
         target_size = int(worker.target_worker.model_config.vocab_size)
         if self._calibrated is None:
             ids = worker.hot_token_id
@@ -105,7 +102,7 @@ class DraftWorker:
         needs = [target_size, weight.shape[1]]
         if got != needs:
             raise UnsupportedConfigurationError(
-                f"rdk_cuda.integrations.sglang: the calibrated drafter has [V_t, d] = {got}; the "
+                f"the calibrated drafter has [V_t, d] = {got}; the "
                 f"models that are served have {needs}: name the models that it was calibrated for"
             )
         model.lm_head = _Head(drafter.weight.to(weight.device))

@@ -64,7 +64,6 @@ def eagle_sample(
 
 
 def _process(logits: Tensor, sampling: Any, nodes: int, grammar_mask: Any) -> None:
-    """What a request's parameters do to the target's rows, in place, as SGLang does it."""
     from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
     from sglang.srt.utils.async_probe import sanitize_nan_logits
 

@@ -1,6 +1,6 @@
 """Model runner V2's speculators with `rdk::draft` in place of their draw from the drafter's head.
 
-A speculator's forward passes stay vLLM's. What was drawn from lies in a `DraftArena` by the slot of
+A speculator's forward passes stay vLLM's. The logits of drafts lie in a `DraftArena` by the slot of
 each request, which V2 calls its index, until the next step verifies it. Nothing is read on the
 host, so steps may be scheduled before the tokens of the one before are known there.
 """

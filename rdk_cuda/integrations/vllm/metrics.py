@@ -1,4 +1,4 @@
-"""What a worker counts, and how it comes to `/metrics` of vLLM's server.
+"""A worker's counters, and their way to `/metrics` of vLLM's server.
 
 vLLM's `stat_logger_plugins` are shown what its scheduler knows, and nothing of a worker. So a
 worker adds up on its device, and writes the sums into a file now and then. The server's process
@@ -150,8 +150,6 @@ class Counters:
 
 
 class _Files:
-    """A collector of `prometheus_client` that adds up what the workers have written."""
-
     def describe(self) -> list[Any]:
         return []
 

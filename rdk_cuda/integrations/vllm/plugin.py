@@ -1,4 +1,4 @@
-"""What vLLM loads from this package in every process: an entry point of `vllm.general_plugins`.
+"""The entry point of `vllm.general_plugins`, which vLLM loads in every process.
 
 It names the folder of our metrics, before vLLM starts other processes.
 

@@ -1,4 +1,4 @@
-"""What a worker knows of the running requests: their seeds, contexts and drafts."""
+"""The running requests of a worker: their seeds, contexts and drafts."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ class Requests:
     ) -> dict[int, int]:
         """The drafts that requests lost because a grammar forbids them, and for no other reason.
 
-        vLLM's scheduler drops a draft that a grammar forbids, with those behind it. That makes
-        whether a position is drafted depend on the token drawn there (DESIGN section 5). The
+        vLLM's scheduler drops a draft that a grammar forbids, with those behind it. So
+        whether a position is drafted depends on the token drawn there (DESIGN section 5). The
         scheduler also drops drafts for which a step or the context has no room, which depends on no
         token. Where that limit is reached, the draft would have ended there in any case.
 

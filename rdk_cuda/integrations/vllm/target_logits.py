@@ -68,7 +68,7 @@ class Processed(NamedTuple):
 
     Attributes:
         logits: `[R, V_t]`. temperature: `[B]` float32, what they are still to be divided by.
-        top_k: `[B]` int32; top_p, min_p: `[B]` float32. What they are still to be truncated by.
+        top_k: `[B]` int32; top_p, min_p: `[B]` float32. The limits that are still to be applied.
     """
 
     logits: Tensor
@@ -213,7 +213,6 @@ def _biases(sampling: Any, rows: Rows) -> list[Any]:
 
 
 def _biasing(sampling: Any) -> list[Any]:
-    """The processors that some request needs."""
     return [
         processor
         for processor in sampling.logitsprocs.non_argmax_invariant

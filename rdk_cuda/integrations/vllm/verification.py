@@ -135,7 +135,6 @@ class TokenSampler(Sampler):  # type: ignore[misc]
     def _logprobs(
         self, logits: Tensor, target: Processed, sampling: Any, rows: Rows, tokens: Tensor
     ) -> Any:
-        """Of the decided tokens, in vLLM's layout: a row for each place of `tokens`."""
         asked, named = sampling.max_num_logprobs, sampling.logprob_token_ids
         if asked is None and not named:
             return None

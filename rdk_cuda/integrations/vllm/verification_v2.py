@@ -82,7 +82,6 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         top_k: Tensor | None,
         top_p: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """As `model_runner_v2.rejection_sample`, with at least one token for each request."""
         states = self.sampling_states
         sampled, num_sampled = rejection_sample(
             logits,
@@ -159,7 +158,6 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
         seq_lens_upper_bound_np: Any,
         verify_draft_sampled: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """vLLM's arguments and result."""
         sampler: TokenSampler = self.sampler
         if self._compared is not None:
             compared = self._compared[expanded_idx_mapping]

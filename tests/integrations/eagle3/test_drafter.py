@@ -123,7 +123,7 @@ def test_every_node_of_a_tree_is_what_its_branch_read_at_once_shows(
     reading, drafter, affinity = pair(**variant)
     checked = Checked(drafter.network, LAYERS)
     checked.model = reading.model
-    tree = DrafterTree(checked, affinity, nodes=7, passes=3, width=3, fixed_from=0.1)
+    tree = DrafterTree(checked, affinity, nodes=7, passes=3, width=3)
     decoder = SpeculativeDecoder(reading, proposer=tree)
     settings: dict[str, Any] = {"max_new_tokens": 12, "seeds": [1, 2, 3]}
     result = decoder.generate(PROMPTS, temperature=temperature, **settings)
