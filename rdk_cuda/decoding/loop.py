@@ -18,8 +18,8 @@ from .generation import Batch, Continuation, Generation, Kind, Statistics, Stop,
 from .models import CausalModel
 from .proposal import Step
 from .proposers import Proposer
-from .reading import reading_of
 from .rules import Decided, Logprobs, Rule
+from .target_reading import reading_of
 
 Process = Callable[[Sequence[Continuation], Tensor], Tensor]
 """A hook that changes the target's logits before they judge drafts. It is called with the sequences

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
+from .judging import SequenceStep, decide
 from .random import DRAFT, STEP, Trace, draw, philox
 from .truncation import Limits, threshold, without_forbidden
-from .verification import Step, decide
 
 __all__ = [
     "draft",
@@ -186,7 +186,7 @@ def verify(
         first, drafts = owned(draft_offsets[b : b + 2].tolist(), draft_token_ids.numel())
         drafts = min(drafts, max_draft)
         t, draft_t = float(target_temperature[b]), float(draft_temperature[b])
-        step = Step(
+        step = SequenceStep(
             [int(x) for x in draft_token_ids[first : first + drafts]],
             cache(partial(p_at, first + b, t, Limits.of(top_k, top_p, min_p, b))),
             partial(q_at, first, draft_t),

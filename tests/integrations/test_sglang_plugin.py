@@ -20,8 +20,8 @@ from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.integrations.engine_version import UnknownEngineError
 from rdk_cuda.integrations.sglang import plugin
-from rdk_cuda.integrations.sglang.configuration import UnsupportedConfigurationError
 from rdk_cuda.integrations.sglang.drafting import DraftWorker, seeds_of
+from rdk_cuda.integrations.sglang.server_options import UnsupportedConfigurationError
 from tests.engines.engine_hooks import SGLANG
 from tests.engines.engine_sources import differences
 from tests.generators import generator

@@ -29,7 +29,7 @@ from ...files import FLOATS, write_json, write_whole
 from ...vocabulary import Vocabulary
 from ..huggingface.placement import weight_of
 from ..token_maps import TokenMapError, d2t_tensors, from_d2t
-from .configuration import FLAGS, configuration, read_fields, says_eagle3
+from .config_json import FLAGS, configuration, read_fields, says_eagle3
 from .network import Eagle3Config, Eagle3Network
 from .weights import WEIGHTS, CheckpointError, read_tensors, tensor_names
 

@@ -22,7 +22,7 @@ from ...functional import Method
 from ...vocabulary import Vocabulary
 from ..draft_arena import DraftArena
 from .chain import temperatures_of
-from .configuration import UnsupportedConfigurationError
+from .server_options import UnsupportedConfigurationError
 
 _Original = Callable[..., Any]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)

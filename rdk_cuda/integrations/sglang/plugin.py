@@ -15,9 +15,9 @@ from typing import Any
 from ..engine_version import UnknownEngineError, refuse_untested
 from ..huggingface.saved_drafter import load_pruned
 from ..huggingface.text_drafter import is_text_drafter
-from .configuration import UnsupportedConfigurationError, asked_for, refuse_unsupported
 from .drafting import DraftWorker
-from .verification import eagle_sample
+from .sampling import eagle_sample
+from .server_options import UnsupportedConfigurationError, asked_for, refuse_unsupported
 
 # tests/engines checks all names that are used of SGLang in its wheel.
 TESTED = ("0.5.23",)

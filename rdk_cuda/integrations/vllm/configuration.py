@@ -30,7 +30,7 @@ class UnsupportedConfigurationError(ValueError):
         super().__init__(f"rdk_cuda.integrations.vllm: {said}")
 
 
-class Options(NamedTuple):
+class WorkerOptions(NamedTuple):
     """The options in `--additional-config '{"rdk_cuda": {...}}'`.
 
     Attributes:
@@ -49,7 +49,7 @@ class Options(NamedTuple):
     verify_on_shards: bool = False
 
 
-def options(vllm_config: Any) -> Options:
+def options(vllm_config: Any) -> WorkerOptions:
     """Those of the configuration.
 
     Raises:
@@ -60,13 +60,13 @@ def options(vllm_config: Any) -> Options:
     for key in map(str, () if _KEY in given else given):  # the keys of other plugins are theirs
         named = "rdk" in re.split("[^a-z]", key.lower())
         near = get_close_matches(key.lower(), [_KEY], cutoff=0.85)
-        if named or near or key in Options._fields:
+        if named or near or key in WorkerOptions._fields:
             raise UnsupportedConfigurationError(
                 f"--additional-config has {key!r}, which nothing reads; name it {_KEY!r}, and have "
-                f"{', '.join(Options._fields)} inside of that"
+                f"{', '.join(WorkerOptions._fields)} inside of that"
             )
-    if isinstance(own, dict) and set(own) <= set(Options._fields):
-        found = Options(**own)
+    if isinstance(own, dict) and set(own) <= set(WorkerOptions._fields):
+        found = WorkerOptions(**own)
         named = found.drafter is None or isinstance(found.drafter, str)
         flags = all(isinstance(on, bool) for on in (found.compare_ranks, found.verify_on_shards))
         if named and flags and found.verification in list(METHODS):

@@ -19,7 +19,7 @@ from vllm.v1.sample.sampler import Sampler
 from ...functional import Method
 from .metrics import Counters
 from .requests import Requests
-from .target_logits import Processed, Rows, processed
+from .target_logits import LogitRows, Processed, processed
 
 
 class TokenSampler(Sampler):  # type: ignore[misc]
@@ -64,7 +64,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             inputs: `[R]`, where among the step's input tokens each row's is.
         """
         device, batch = logits.device, len(num_drafts)
-        rows = Rows.of(num_drafts, device)
+        rows = LogitRows.of(num_drafts, device)
         temperature = sampling.temperature
         if temperature is None:
             temperature = torch.zeros(batch, dtype=torch.float32, device=device)
@@ -133,7 +133,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         return tokens
 
     def _logprobs(
-        self, logits: Tensor, target: Processed, sampling: Any, rows: Rows, tokens: Tensor
+        self, logits: Tensor, target: Processed, sampling: Any, rows: LogitRows, tokens: Tensor
     ) -> Any:
         asked, named = sampling.max_num_logprobs, sampling.logprob_token_ids
         if asked is None and not named:

@@ -19,7 +19,7 @@ from ..huggingface.saved_drafter import load_pruned
 from ..huggingface.text_drafter import is_text_drafter, load_token_map
 from .configuration import (
     TESTED,
-    Options,
+    WorkerOptions,
     options,
     refuse_other_tokenizers,
     refuse_unsupported,
@@ -40,7 +40,7 @@ def _is_true_here(record: logging.LogRecord) -> bool:
 
 
 class _Serving:
-    _options: Options
+    _options: WorkerOptions
     _requests: Requests | None = None  # with model runner V1
     _verifier: Any = None  # with model runner V2
     _on_shards = False
@@ -153,7 +153,7 @@ class GPUWorker(_Serving, EngineGPUWorker):  # type: ignore[misc]
     """
 
 
-def _serve(runner: Any, vllm_config: Any, calibrated: Any, own_options: Options) -> Requests:
+def _serve(runner: Any, vllm_config: Any, calibrated: Any, own_options: WorkerOptions) -> Requests:
     scheduler, speculative = vllm_config.scheduler_config, vllm_config.speculative_config
     most = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
     requests = Requests(runner, most, scheduler.long_prefill_token_threshold)

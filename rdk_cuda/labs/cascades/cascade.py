@@ -14,8 +14,8 @@ from ...decoding.generation import Batch, Continuation
 from ...decoding.models import CausalModel, Output
 from ...decoding.proposal import Proposal, Step, padded
 from ...decoding.proposers import DrafterChain, Proposer
-from ...decoding.reading import reading_of
 from ...decoding.rules import Decided, Logprobs, Verification
+from ...decoding.target_reading import reading_of
 from ...decoding.trees import branch
 from ...functional import Method
 
