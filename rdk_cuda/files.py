@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -236,21 +235,22 @@ def write_whole(path: Path, write: Callable[[Path], object], *, mode: int = 0o66
     """Write a file under another name next to it, then rename: no reader ever sees half of it.
 
     A symbolic link stays, and the file that it leads to is replaced; that file's mode stays, too.
-    What is no regular file, such as a pipe or a device, is not replaced: all bytes are written to
-    it once they are complete. If it cannot be written, what was at `path` is as before.
+    If it cannot be written, what was at `path` is as before.
 
     Args:
         write: writes the file that it is given the path of.
         mode: of a new file, less the umask.
+
+    Raises:
+        OSError: naming the file; also where it is no regular one, such as a pipe or a device.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "Is not a regular file", str(path))
     with system_errors(path):
         try:
             old = path.stat()  # of what a link leads to
         except FileNotFoundError:
             old = None
-        if old is not None and not stat.S_ISREG(old.st_mode):
-            _write_into(path, write)
-            return
         file = Path(os.path.realpath(path))
         _remove_abandoned(file)
         hidden = _hidden_name(file)
@@ -350,15 +350,6 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _write_into(path: Path, write: Callable[[Path], object]) -> None:
-    """Writers may seek, map and rename; so they get a file, and the pipe or device its bytes."""
-    with tempfile.TemporaryDirectory() as folder:
-        content = Path(folder) / (path.name or "content")
-        write(content)
-        with content.open("rb") as source, path.open("wb") as target:
-            shutil.copyfileobj(source, target)
 
 
 def _remove_abandoned(file: Path) -> None:

@@ -73,7 +73,7 @@ def redistribute(
             `temperature`.
 
     Returns:
-        `[..., V_t]` float32, rows sum to 1; NaN where a row has no distribution.
+        `[..., V_t]` float32, rows sum to 1; NaN where a row is no distribution.
 
     Example:
         >>> import torch, rdk_cuda
@@ -150,7 +150,7 @@ def draft(
             each draft is one call of an operator, and so is `verify`, and nothing is joined.
 
     Returns:
-        A `Draft`, all that `verify` needs. Its tokens are -1 where a row has no distribution.
+        A `Draft`, all that `verify` needs. Its tokens are -1 where a row is no distribution.
 
     Example:
         >>> import torch, rdk_cuda

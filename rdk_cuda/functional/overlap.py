@@ -96,7 +96,7 @@ def overlap(
             gradient, too.
 
     Returns:
-        `[...]` float32. NaN, with a gradient of 0, where either row has no distribution, or where
+        `[...]` float32. NaN, with a gradient of 0, where either row is no distribution, or where
         the drafter's temperature is 0: a greedy drafter has no gradient.
 
     Raises:

@@ -152,7 +152,7 @@ class DraftArena:
             target_logits: `[>= N + B, V_t]`, the rows of request b from `draft_offsets[b] + b`.
             draft_token_ids: `[N]`, packed; -1 where none was drafted.
             draft_offsets: `[B + 1]` int32.
-            slots: `[B]` integers, as in `draft`; -1: the request's drafts have no distribution, q
+            slots: `[B]` integers, as in `draft`; -1: the request's drafts are fixed, q
                 is one-hot on each. None: of all requests.
             temperature: `[B]` float32, the target's; 0 is greedy.
             seeds, positions: `[B]`, as in `draft`.

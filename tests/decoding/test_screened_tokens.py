@@ -234,5 +234,5 @@ def test_what_does_not_fit_is_refused(change: dict[str, object], message: str) -
 
 
 def test_hidden_states_of_another_width_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"hidden has shape \[2, 4\]; needs \[B, d\] with d = 13"):
+    with pytest.raises(ValueError, match=r"hidden has shape \[2, 4\]; needs \[B, 13\]"):
         screen()([[]] * 2, hidden=torch.zeros(2, 4))

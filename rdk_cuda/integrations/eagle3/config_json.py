@@ -24,7 +24,7 @@ def _is_number(value: Any) -> bool:
 
 
 _Rule = tuple[Callable[[Any], bool], str]  # the valid values, and these in words
-_SIZE: _Rule = (_is_size, "a positive integer")
+_SIZE: _Rule = (_is_size, "a positive integer below 2^31")
 _NUMBER: _Rule = (_is_number, "a number")
 _FLAG: _Rule = (lambda value: type(value) is bool, "true or false")
 _OBJECT: _Rule = (lambda value: isinstance(value, dict), "an object")

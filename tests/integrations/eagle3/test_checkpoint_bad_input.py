@@ -138,7 +138,7 @@ def assert_refused(folder: Path, named: str) -> None:
             ),
             "num_hidden_layers is 2000000000",
         ),
-        (field("draft_vocab_size", 2**31), "needs draft_vocab_size = 2147483648"),
+        (field("draft_vocab_size", 2**31), "needs a positive integer below 2^31"),
     ],
 )
 def test_sizes_beyond_the_tensors_are_refused_before_anything_is_made_of_them(
