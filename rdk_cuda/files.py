@@ -31,7 +31,7 @@ LARGEST_JSON = 1 << 24  # bytes; the index of a checkpoint of a trillion paramet
 
 @contextmanager
 def regular_file(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file, or what a link to one leads to, open for reading, and its size in bytes."""
+    """Open a regular file, or what a link leads to, for reading; yield it and its size in bytes."""
 
     def without_waiting(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NONBLOCK)  # of a pipe, for somebody who writes to it
@@ -44,7 +44,7 @@ def regular_file(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def read_small(path: Path, most: int = LARGEST_JSON) -> bytes:
-    """The content of a regular file."""
+    """Read a regular file."""
     with regular_file(path) as (file, size):
         content = b"" if size > most else file.read(most + 1)
     if max(size, len(content)) > most:  # it may have grown
@@ -75,7 +75,7 @@ def json_of(text: str | bytes) -> Any:
 
 @contextmanager
 def opened_tensors(path: Path) -> Iterator[Any]:
-    """An open safetensors file; its tensors come to the CPU.
+    """Open a safetensors file; its tensors come to the CPU.
 
     A file of another size than its header says is a `SafetensorError`, before any of it is mapped.
     """
@@ -120,7 +120,7 @@ def write_figure(figure: Any, path: Path) -> None:
 
 
 def without_nan(value: Any) -> Any:
-    """The same content with None in place of NaN and infinity."""
+    """Replace NaN and infinity by None."""
     if isinstance(value, Mapping):
         return {str(key): without_nan(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -131,7 +131,7 @@ def without_nan(value: Any) -> Any:
 
 
 def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """A safetensors file's content, the same for the same arguments.
+    """Make a safetensors file's content, the same for the same arguments.
 
     safetensors itself writes metadata in an order that differs between processes.
     """
@@ -176,13 +176,13 @@ class TensorFile:
         write_whole(path, lambda place: place.write_bytes(whole))
 
     def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """The tensors of a file that says it is of this kind, unchecked, and its metadata."""
+        """Read the unchecked tensors of a file that says it is of this kind, and its metadata."""
         with self.opened(path) as (file, metadata):
             return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
 
     @contextmanager
     def opened(self, path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
-        """The open file, if it says that it is of this kind, and its metadata; errors as `read`."""
+        """Open a file that says it is of this kind, and read its metadata; errors as `read`."""
         safetensors = self.safetensors()
         try:
             with opened_tensors(path) as file:
@@ -217,13 +217,12 @@ class TensorFile:
             )
 
     def safetensors(self) -> Any:
-        """Imported when a file is, as `setup.py install` brings no dependencies."""
+        """Import it when a file is read, as `setup.py install` brings no dependencies."""
         try:
             import safetensors.torch
         except ImportError as error:
             raise ImportError(
-                f"{self.owner} is kept in safetensors files ({error}): "
-                "pip install safetensors numpy"
+                f"{self.owner} needs safetensors ({error}): pip install safetensors numpy"
             ) from error
         return safetensors
 
@@ -269,7 +268,7 @@ def write_whole(path: Path, write: Callable[[Path], object], *, mode: int = 0o66
 
 @contextmanager
 def folder_written_whole(path: Path, check: Callable[[], None]) -> Iterator[Path]:
-    """A hidden folder next to `path`, renamed to it at the end, and removed if anything fails.
+    """Make a hidden folder next to `path`, renamed to it at the end, or removed if anything fails.
 
     What is at `path` is replaced; it is gone for the instant between two renamings.
 

@@ -99,7 +99,7 @@ def verify(
     group: Any = None,
     **options: Any,
 ) -> Verified:
-    """`rdk_cuda.verify` of logits that the ranks of a group have in shards.
+    """Verify as `rdk_cuda.verify`, with logits that the ranks of a group have in shards.
 
     Every rank calls it with the same arguments but for `target_logits`, and gets the same result,
     that of whole logits. By token, what goes from rank to rank, for V_t columns on P ranks, is:
@@ -145,8 +145,7 @@ def verify(
     """
     if not distributed.is_initialized():
         raise ValueError(
-            f"{_NAME}: torch.distributed has no process group; call init_process_group first, or "
-            "rdk_cuda.verify on whole logits"
+            f"{_NAME}: torch.distributed has no process group; call init_process_group first"
         )
     if method != "token" or any(option is not None for option in options.values()):
         options |= {"method": method, "draft_rows": draft_rows}
@@ -162,7 +161,7 @@ def verify(
 
 
 def verify_packed(step: dict[str, Any], target_size: int, group: Any = None) -> Verified:
-    """As `verify` by token, of what `torch.ops.rdk.verify` takes (DESIGN section 4, "Schemas").
+    """Verify by token what `torch.ops.rdk.verify` takes (DESIGN section 4, "Schemas").
 
     Args:
         step: by name, with `draft_stats`; `target_logits` are `[>= N + B, W]`.
@@ -186,7 +185,7 @@ def verify_packed(step: dict[str, Any], target_size: int, group: Any = None) -> 
 
 
 def whole_rows(target_logits: Tensor, target_size: int, group: Any = None) -> Tensor:
-    """`[..., V_t]`, all columns of what the ranks have in shards `[..., W]`: one all-gather."""
+    """Gather `[..., V_t]` from the ranks' shards `[..., W]`: one all-gather."""
     ranks = _shards(target_logits, target_size, group).ranks
     own = target_logits.contiguous().view(torch.uint8)  # gloo has not all dtypes
     every = [torch.empty_like(own) for _ in range(ranks)]

@@ -360,7 +360,7 @@ def sizes_of(operator: str, arguments: Mapping[str, Any]) -> Sizes:
 
 
 def symbols(rule: Argument, shape: Sequence[int]) -> Iterator[tuple[str, Any]]:
-    """The symbols that a tensor of this shape gives a size, and these."""
+    """Yield the symbols that a tensor of this shape gives a size, and these."""
     dimensions = rule.shape.split(", ")
     if dimensions[0] == "...":
         named = len(dimensions) - 1
@@ -383,7 +383,6 @@ def _term(term: str, sizes: Sizes) -> Any:
 
 
 def shape_of(rule: Argument, sizes: Sizes) -> tuple[Any, ...]:
-    """Of a result."""
     if rule.if_asked is not None and not sizes[rule.if_asked]:
         return (0,)
     sizes_of_each = (
@@ -394,6 +393,5 @@ def shape_of(rule: Argument, sizes: Sizes) -> tuple[Any, ...]:
 
 
 def dtype_of(rule: Argument, arguments: Mapping[str, Any]) -> torch.dtype:
-    """Of a result."""
     dtype: torch.dtype = rule.dtypes[0] if rule.dtype_of is None else arguments[rule.dtype_of].dtype
     return dtype

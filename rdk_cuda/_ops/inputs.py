@@ -34,7 +34,7 @@ _Result = TypeVar("_Result")
 
 
 def takes_arrays(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Arrays of CuPy, NumPy, JAX and other libraries with `__dlpack__` are arguments like tensors.
+    """Accept arrays of CuPy, NumPy, JAX and others with `__dlpack__` as arguments like tensors.
 
     They are read where they are, without a copy; what CuPy has under way on its own stream comes
     first. Results stay tensors. Arguments annotated as a tensor or an `Affinity` have to be one.
@@ -90,10 +90,7 @@ def _checked(function: str, name: str, value: Any, kind: str | None) -> Any:
 def refuse_other_than_affinity(function: str, value: Any) -> None:
     """Refuse now, say, a `Vocabulary`: it has the same sizes, and would be noticed late."""
     if not hasattr(value, "by_draft"):  # the class itself imports this module
-        raise TypeError(
-            f"{function}: affinity is a {type(value).__name__}; needs an Affinity, as "
-            "Affinity.intersection makes of a Vocabulary"
-        )
+        raise TypeError(f"{function}: affinity is a {type(value).__name__}; needs an Affinity")
 
 
 def check_shape(name: str, tensor: Tensor, *needs: int | str, error: Any = ValueError) -> None:
@@ -129,7 +126,7 @@ def whole_number(function: str, name: str, value: Any) -> int:
 
 
 def on_host(values: Any) -> Tensor:
-    """Numbers in any form, on the CPU; what names no dtype of its own has Python's precision."""
+    """Put numbers in any form on the CPU; those without a dtype have Python's precision."""
     given = torch.as_tensor(values, device="cpu").detach()
     if given.is_floating_point() and not hasattr(values, "dtype"):
         return torch.as_tensor(values, dtype=torch.float64, device="cpu")
@@ -187,7 +184,7 @@ def temperatures(
 def per_sequence(
     function: str, name: str, value: Integers, batch: int, device: torch.device
 ) -> Tensor:
-    """Int64 `[B]`, from one integer or `[B]`. Integers of 64 unsigned bits keep their bits."""
+    """Make int64 `[B]`, of one integer or `[B]`. Integers of 64 unsigned bits keep their bits."""
     if _is_plain(value, torch.int64, (batch,), device):
         return cast(Tensor, value)
     if isinstance(value, Tensor):
@@ -249,7 +246,7 @@ def row_limits(
     shape: Sequence[int],
     device: torch.device,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Top-k, top-p and min-p as the operators take them, each as `limits` makes it."""
+    """Make top-k, top-p and min-p as the operators take them, each as `limits` does."""
     return (
         limits(function, "top_k", top_k, shape, device),
         limits(function, "top_p", top_p, shape, device),

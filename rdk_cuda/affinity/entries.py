@@ -29,17 +29,16 @@ class Entries(NamedTuple):
 
     @classmethod
     def none(cls) -> Entries:
-        """`S` without an entry."""
         nothing = torch.zeros(0, dtype=torch.int64, device="cpu")
         return cls(nothing, nothing, nothing.double())
 
     def row_sums(self, draft_size: int) -> Tensor:
-        """`[V_d]` float64."""
+        """Return `[V_d]` float64."""
         sums = torch.zeros(draft_size, dtype=torch.float64, device="cpu")
         return sums.index_add_(0, self.rows, self.weights)
 
     def plus(self, other: Entries, shape: tuple[int, int]) -> Entries:
-        """The sum of two matrices `[V_d, V_t]`."""
+        """Return the sum of two matrices `[V_d, V_t]`."""
         rows, targets, weights = (torch.cat(parts) for parts in zip(self, other, strict=True))
         matrix = torch.sparse_coo_tensor(
             torch.stack([rows, targets]), weights, shape, check_invariants=False, device="cpu"
@@ -64,7 +63,7 @@ def nonnegative(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def refuse_overflow(name: str, sums: Tensor) -> None:
-    """Finite numbers may have a sum that is not finite. `name` is followed by a place."""
+    """Refuse finite numbers whose sum is not finite. `name` is followed by a place."""
     if bool(sums.isinf().any()):
         at = sums.isinf().nonzero()[0].tolist()
         raise AffinityError(
@@ -76,7 +75,7 @@ def refuse_overflow(name: str, sums: Tensor) -> None:
 def row_entries(
     name: str, rows: Sequence[Mapping[int, float]] | Tensor, target_size: int
 ) -> Entries:
-    """The entries of `rows`, one mapping or one matrix row for each drafter token."""
+    """Return the entries of `rows`, one mapping or one matrix row for each drafter token."""
     if isinstance(rows, Tensor):
         return _of_matrix(name, rows.detach().cpu())
     return _of_mappings(name, rows, target_size)
@@ -99,8 +98,7 @@ def _of_mappings(name: str, rows: Sequence[Mapping[int, float]], target_size: in
             entries = sorted((index(token), float(weight)) for token, weight in row.items())
         except (AttributeError, TypeError, ValueError) as error:
             raise AffinityError(
-                f"{name}[{i}] is {reprlib.repr(row)}; needs a mapping from target id to weight "
-                f"({error})"
+                f"{name}[{i}] is {reprlib.repr(row)}; needs target ids to weights ({error})"
             ) from error
         for token, weight in entries:
             if not (0 <= token < target_size and 0 <= weight < math.inf):
@@ -115,7 +113,7 @@ def _of_mappings(name: str, rows: Sequence[Mapping[int, float]], target_size: in
 
 
 def kept_entries(vocabulary: Vocabulary) -> Entries:
-    """Each drafter token maps to itself."""
+    """Map each drafter token to itself."""
     rows = (vocabulary.draft_ids >= 0).nonzero().flatten()
     return Entries(
         rows,
@@ -125,7 +123,7 @@ def kept_entries(vocabulary: Vocabulary) -> Entries:
 
 
 def offsets_of(ids: Tensor, size: int) -> Tensor:
-    """Where each of the ids 0 to `size - 1` begins in the sorted `ids`: `[size + 1]` int32."""
+    """Find where each id below `size` begins in the sorted `ids`: `[size + 1]` int32."""
     counts = torch.bincount(ids, minlength=size)
     return torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
 
@@ -197,8 +195,7 @@ def virtual_token_weights(
     shape, dtype = list(clusters.shape), clusters.dtype
     if shape != [size] or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
         raise AffinityError(
-            f"virtual tokens: clusters has shape {shape} and dtype {dtype}; needs [V_t] = [{size}] "
-            "integers"
+            f"virtual tokens: clusters has shape {shape} and dtype {dtype}; needs integers [{size}]"
         )
     clusters = clusters.cpu().long()
     allowed = torch.full_like(clusters, size)

@@ -31,7 +31,7 @@ class _Entries(NamedTuple):
 def row_top(
     rows: Tensor, targets: Tensor, units: Tensor, spread_units: Tensor, prior_units: Tensor
 ) -> Tensor:
-    """The target with the largest mass in each row of `A`, the lowest id on ties.
+    """Return the target with the largest mass in each row of `A`, the lowest id on ties.
 
     Of the entries of `S`, int64 `[nnz]` each, and the units of `U` `[V_d, R]` and `P` `[R, V_t]`.
     The result is `[V_d]` int32, -1 for a row without mass.

@@ -33,7 +33,6 @@ _MAX_DENSE_ENTRIES = 1 << 22
 
 
 def intersection(vocabulary: Vocabulary) -> dict[str, Tensor]:
-    """Kept tokens to themselves, the others masked."""
     return canonical_tensors(
         vocabulary.target_size, kept_entries(vocabulary), bias=_kept_bias(vocabulary)
     )
@@ -45,7 +44,6 @@ def between(
     draft_size: int | None,
     target_size: int | None,
 ) -> dict[str, Tensor]:
-    """Tokens that both have to themselves, the drafter's own to the target's that begin them."""
     drafter = token_bytes(drafter_tokenizer).within(draft_size)
     target = token_bytes(target_tokenizer).within(target_size)
     vocabulary = Vocabulary.between(drafter, target, draft_size=draft_size, target_size=target_size)
@@ -66,7 +64,6 @@ def between(
 def first_order(
     vocabulary: Vocabulary, mean_probs: Tensor, tau: float, keep: Keep
 ) -> dict[str, Tensor]:
-    """Two priors, the uniform one and the mean."""
     size = vocabulary.target_size
     prior = nonnegative("Affinity.first_order: mean_probs", mean_probs, (size,))
     if not (tau > 0 and math.isfinite(size * tau)):
@@ -88,7 +85,6 @@ def first_order(
 
 
 def covariance(vocabulary: Vocabulary, omega: Tensor, tau: float, keep: Keep) -> dict[str, Tensor]:
-    """A uniform prior, and what rises above it."""
     if not 0 < tau < math.inf:
         raise AffinityError(f"Affinity.covariance: tau is {tau}; needs a positive number")
     entries, floor = _similarities(vocabulary, omega)
@@ -109,7 +105,6 @@ def covariance(vocabulary: Vocabulary, omega: Tensor, tau: float, keep: Keep) ->
 
 
 def cold_mass(vocabulary: Vocabulary, mean_probs: Tensor) -> dict[str, Tensor]:
-    """Kept tokens to themselves, one more to the prior of the pruned ones."""
     size = vocabulary.target_size
     prior = nonnegative("Affinity.cold_mass: mean_probs", mean_probs, (size,))
     refuse_overflow("Affinity.cold_mass: mean_probs", prior.sum())
@@ -137,7 +132,6 @@ def virtual_tokens(
     temperature: float,
     offset: float | Tensor | Sequence[float],
 ) -> dict[str, Tensor]:
-    """Kept tokens to themselves, virtual ones to the members of their cluster."""
     weights = virtual_token_weights(vocabulary, clusters, mean_probs, temperature=temperature)
     members = weights.nonzero().flatten()
     count = int(clusters.max()) + 1
@@ -166,7 +160,6 @@ def from_rows(
     prior: Tensor | None,
     bias: Tensor | None,
 ) -> dict[str, Tensor]:
-    """Weights as they are given."""
     draft_size, target_size = _sizes_of_rows(rows, target_size, spread, prior)
     if spread is not None and prior is not None:
         rank = prior.shape[0]

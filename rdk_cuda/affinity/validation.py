@@ -64,8 +64,7 @@ def _check_shapes(tensors: Mapping[str, Tensor]) -> None:
     prior_shape = list(tensors["prior_cdf"].shape)
     if len(prior_shape) != 2 or prior_shape[0] > MAX_RANK or not 0 < prior_shape[1] < 2**31:
         raise AffinityError(
-            f"Affinity: prior_cdf has shape {prior_shape}; needs [R, V_t] with R <= {MAX_RANK} "
-            "and V_t from 1 to 2^31 - 1"
+            f"Affinity: prior_cdf has shape {prior_shape}; needs [R <= {MAX_RANK}, 0 < V_t < 2^31]"
         )
     draft_size, nnz = tensors["bias"].numel(), tensors["row_targets"].numel()
     if draft_size == 0:
@@ -87,8 +86,7 @@ def _check_sparse_structure(tensors: Mapping[str, Tensor]) -> None:
     _check(rises, "row_offsets", offsets, "it to start at 0 and never to fall")
     if int(offsets[-1]) != targets.numel():
         raise AffinityError(
-            f"Affinity: row_offsets[-1] is {int(offsets[-1])}; needs the number of row_targets, "
-            f"{targets.numel()}"
+            f"Affinity: row_offsets[-1] is {int(offsets[-1])}; needs {targets.numel()}"
         )
     size = tensors["prior_cdf"].shape[1]
     known = (targets >= 0) & (targets < size)

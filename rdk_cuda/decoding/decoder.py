@@ -131,8 +131,7 @@ class SpeculativeDecoder:
             )
         if drafter is target:
             raise ValueError(
-                "SpeculativeDecoder: target and drafter are one object, but each has to read its "
-                "own tokens; wrap the model twice"
+                "SpeculativeDecoder: target and drafter are one object; wrap the model twice"
             )
         if affinity.target_size != target.vocabulary_size:
             raise ValueError(
@@ -190,8 +189,7 @@ class SpeculativeDecoder:
             self.proposer.dynamic_tokens = source
         elif source is not None:
             raise ValueError(
-                "SpeculativeDecoder: dynamic_tokens can be exchanged, but this decoder has none; "
-                "give them to a new one, with a drafter and the full head for their logits"
+                "SpeculativeDecoder: dynamic_tokens need a decoder that was made with a full head"
             )
 
     @takes_arrays

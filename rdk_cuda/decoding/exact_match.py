@@ -34,8 +34,7 @@ class ExactMatch(DrafterChain):
     def __init__(self, drafter: TextDrafter, **options: Any) -> None:
         if not isinstance(drafter, TextDrafter):
             raise TypeError(
-                f"ExactMatch: drafter is a {type(drafter).__name__}; needs a TextDrafter, which "
-                "knows both tokenizers"
+                f"ExactMatch: drafter is a {type(drafter).__name__}; needs a TextDrafter"
             )
         super().__init__(drafter, drafter.own, **options)
         self.text = drafter

@@ -53,7 +53,7 @@ class Statistics:
 
     @classmethod
     def empty(cls, draft_length: int) -> Statistics:
-        """Nothing counted yet."""
+        """Begin with nothing counted."""
         return cls([0] * draft_length, [0] * draft_length)
 
     @property
@@ -281,8 +281,7 @@ def _end_tokens(eos: Any, count: int) -> list[frozenset[int]]:
         return [frozenset(_ids("eos", ends))] * count
     if len(ends) != count:
         raise ValueError(
-            f"SpeculativeDecoder.generate: eos has {len(ends)} sets; needs {count}, one for each "
-            "prompt, or a single one"
+            f"SpeculativeDecoder.generate: eos has {len(ends)} sets; needs {count}, or one set"
         )
     return [frozenset(_ids(f"eos[{b}]", each)) for b, each in enumerate(ends)]
 
@@ -296,6 +295,5 @@ def _ids(name: str, given: Any) -> list[int]:
         return list(map(operator.index, given.tolist() if hasattr(given, "tolist") else given))
     except TypeError:
         raise TypeError(
-            f"SpeculativeDecoder.generate: {name} is {given!r:.40}; needs token ids, a list of "
-            "integers"
+            f"SpeculativeDecoder.generate: {name} is {given!r:.40}; needs a list of token ids"
         ) from None

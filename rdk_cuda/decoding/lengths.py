@@ -111,7 +111,7 @@ class Classifier:
         return self.accepted(drafted.features).prod(1) >= self.at_least
 
     def accepted(self, features: Tensor) -> Tensor:
-        """`[..., 5]` to `[...]`: the predicted probability of each place."""
+        """Predict the probability of each place, `[..., 5]` to `[...]`."""
         parts = zip(self.weights, features.unbind(-1), strict=True)
         logits = row_sums(torch.stack([weight * part for weight, part in parts], -1))
         # Not `sigmoid`: torch's has other bits in the last elements of a tensor than before them.
@@ -136,14 +136,14 @@ _RULES = (Product, Classifier)
 
 
 def described(length: Length) -> dict[str, Any]:
-    """One of these rules as JSON, for `length_of`."""
+    """Describe one of these rules as JSON, for `length_of`."""
     if not isinstance(length, _RULES):
         raise ValueError(f"described: length is {length!r}; needs a rule of {__name__}")
     return {"rule": type(length).__name__, **asdict(length)}
 
 
 def length_of(description: dict[str, Any]) -> Length:
-    """The rule that was described.
+    """Make the rule that was described.
 
     Raises:
         ValueError: what describes no rule.

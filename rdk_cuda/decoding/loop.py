@@ -104,7 +104,7 @@ def advance(
     sequences: Sequence[Continuation],
     hooks: Hooks,
 ) -> tuple[Decided, list[int]]:
-    """One step: what every sequence gains, and how many drafts might have been accepted.
+    """Decode one step: what every sequence gains, and how many drafts might have been accepted.
 
     The sequences are not extended yet, nor the models rolled back.
     """

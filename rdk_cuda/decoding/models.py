@@ -91,7 +91,7 @@ class TreeModel(CausalModel, Protocol):
         keep: Sequence[int],
         parents: Sequence[Sequence[int]],
     ) -> Output:
-        """As `feed`; the last of `tokens[b]` are nodes of a tree behind the others.
+        """Append as `feed`; the last of `tokens[b]` are nodes of a tree behind the others.
 
         Args:
             tokens, keep: as in `feed`. All new nodes are kept.

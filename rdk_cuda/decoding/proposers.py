@@ -40,11 +40,11 @@ class Proposer:
         """Forget everything and expect `batch_size` empty sequences."""
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
-        """Tokens after the decided ones of each sequence, less than `step.room[b]` deep."""
+        """Propose tokens after the decided ones of each sequence, less than `step.room[b]` deep."""
         return Proposal.fixed([[] for _ in sequences], step)
 
     def observe(self, states: Sequence[Tensor] | None) -> None:
-        """The target's states of all tokens that it has read in this step, if it gives any.
+        """Take the target's states of all tokens that it has read in this step, if it gives any.
 
         Those of `feed`, rejected drafts included, or of a tree's accepted nodes alone.
         """
@@ -256,8 +256,7 @@ class DrafterChain(Proposer):
             return {}
         if output.hidden is None:
             raise ValueError(
-                "DrafterChain: dynamic_tokens need a drafter that gives hidden states, but its "
-                "feed() returned none (HuggingFaceModel: return_hidden=True)"
+                "DrafterChain: dynamic_tokens need the drafter's hidden states (return_hidden=True)"
             )
         followed, read = self._followed.get(row, (None, []))
         if followed is None or followed.sources[0] is not self.dynamic_tokens:

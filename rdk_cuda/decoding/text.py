@@ -154,7 +154,7 @@ class TextDrafter:
         return self.drafter.feed(tokens, keep)
 
     def room(self, sequence: int) -> float:
-        """How many tokens of its own a sequence can still be fed."""
+        """Return how many tokens of its own a sequence can still be fed."""
         return self.drafter.context - len(self._texts[sequence].fed)
 
     def _piece(self, text: _Text, token: int) -> _Piece:

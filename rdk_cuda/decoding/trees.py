@@ -13,7 +13,7 @@ ACCEPTANCE = 0.7  # of a drawn token, for its value; trees change little between
 
 
 def ancestors(parents: Tensor) -> Tensor:
-    """`[B, N, N]` bools: whether column's node is row's node or on the way to it from the root.
+    """Return `[B, N, N]` bools: whether column's node is row's, or between the root and it.
 
     Example:
         >>> import torch
@@ -46,7 +46,7 @@ def depths(parents: Tensor) -> Tensor:
 
 
 def branch(parents: Sequence[int], node: int) -> list[int]:
-    """The nodes from the root's child down to a node; none for -1. A parent is an earlier node."""
+    """List the nodes from the root's child down to a node; none for -1."""
     nodes: list[int] = []
     while node >= 0:
         nodes.append(node)
@@ -87,7 +87,7 @@ class DraftTree:
     frontier: list[int] = field(default_factory=list)
 
     def add(self, parent: int, fixed: Sequence[tuple[int, float]], drawn: int, row: int) -> None:
-        """The children of a node: tokens with their q, and one that was drawn, or -1."""
+        """Add children of a node: tokens with their q, and one that was drawn, or -1."""
         value = self.nodes[parent].value if parent >= 0 else 1.0
         self.nodes += [_Node(token, parent, -1, value * q) for token, q in fixed]
         if drawn >= 0:
@@ -98,14 +98,14 @@ class DraftTree:
         return sorted(sorted(among, key=lambda n: (-self.nodes[n].value, n))[:most])
 
     def path(self, node: int) -> list[int]:
-        """The tokens from the root's child down to a node; none for -1."""
+        """List the tokens from the root's child down to a node; none for -1."""
         return [self.nodes[n].token for n in branch([n.parent for n in self.nodes], node)]
 
 
 def grown_alike(
     levels: Sequence[tuple[Sequence[float], Sequence[float], float]], nodes: int, width: int
 ) -> float:
-    """How many nodes of a tree are accepted if all nodes of one depth have the same children.
+    """Count the accepted nodes of a tree whose nodes of one depth have the same children.
 
     Args:
         levels: of each depth q of the fixed children, 0 for none, the probabilities that they are

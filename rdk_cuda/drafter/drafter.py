@@ -78,12 +78,12 @@ class PrunedDrafter:
 
     @classmethod
     def plain(cls, full_head: FullHead, vocabulary: Vocabulary) -> PrunedDrafter:
-        """The kept rows of the full head, without redistribution."""
+        """Return the kept rows of the full head, without redistribution."""
         head = prune_head(*full_head, vocabulary)
         return cls(vocabulary, Affinity.intersection(vocabulary), *head)
 
     def in_dtype(self, dtype: torch.dtype) -> PrunedDrafter:
-        """The same drafter with a head of this dtype."""
+        """Return the same drafter with a head of this dtype."""
         bias = None if self.bias is None else self.bias.to(dtype)
         return replace(self, weight=self.weight.to(dtype), bias=bias)
 
@@ -200,7 +200,7 @@ class PrunedDrafter:
                 )
 
     def columns(self, full_head: FullHead, hidden: Tensor, contexts: Contexts) -> dict[str, Tensor]:
-        """Arguments of `draft` and `redistribute`: `draft_logits`, and dynamic columns if any.
+        """Make arguments of `draft` and `redistribute`: `draft_logits`, and dynamic columns if any.
 
         Args:
             full_head: for the logits of dynamic tokens.
@@ -214,7 +214,7 @@ class PrunedDrafter:
         return columns
 
     def mean_dynamic_columns(self, contexts: Iterable[Contexts]) -> float:
-        """The mean number of dynamic tokens after each of the contexts.
+        """Return the mean number of dynamic tokens after each of the contexts.
 
         A screen fills its columns at any position, so it is asked without the hidden states.
         """

@@ -16,7 +16,7 @@ FullHead = tuple[Tensor, Tensor | None]
 def prune_head(
     weight: Tensor, bias: Tensor | None, vocabulary: Vocabulary, *, virtual: Affinity | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """The head `[V_d, d]` of a drafter that keeps `vocabulary`: kept rows, then virtual ones.
+    """Make the head `[V_d, d]` of a drafter that keeps `vocabulary`: kept rows, then virtual ones.
 
     A virtual row is the mean of the full head's rows over what the affinity makes of the virtual
     token, `sum_c w_c h_c` (DESIGN section 2, "Virtual tokens").
@@ -47,8 +47,7 @@ def prune_head(
     if vocabulary.kept.numel() < vocabulary.draft_size:
         missing = int((vocabulary.draft_ids < 0).nonzero()[0])
         raise ValueError(
-            f"prune_head: drafter token {missing} has no target id; needs a vocabulary whose "
-            "every token has a row in the full head"
+            f"prune_head: drafter token {missing} has no target id; needs a row in the full head"
         )
     if virtual is not None and (
         virtual.target_size != vocabulary.target_size or virtual.draft_size < vocabulary.draft_size

@@ -47,7 +47,7 @@ def dynamic_columns(
 
 
 def logits_of(full_head: TokenHead, hidden: Tensor, tokens: Tensor) -> Tensor:
-    """`[B, C]` logits of tokens `[B, C]` int32, -1 for none, at hidden states `[B, d]`."""
+    """Return `[B, C]` logits of tokens `[B, C]` int32, -1 for none, at hidden states `[B, d]`."""
     if isinstance(full_head, tuple):
         weight, bias = full_head
         return gather_logits(hidden, weight, tokens, bias)

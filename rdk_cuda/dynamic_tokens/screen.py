@@ -74,8 +74,7 @@ class ScreenedTokens:
         fine: Tensor | None = None,
         candidates: int | None = None,
     ) -> None:
-        _check(tokens, left, scale, bias, right, width)
-        _check_second_look(left, right, width, fine, candidates)
+        _check(tokens, left, scale, bias, right, width, fine, candidates)
         count, rank = left.shape
         further = (0, -rank % _ALIGNED, 0, -count % _ALIGNED)
         self._aligned = torch.nn.functional.pad(left, further) if any(further) else left
@@ -145,14 +144,14 @@ class ScreenedTokens:
         return self.candidates * self.fine.shape[1] * self.fine.element_size()
 
     def to(self, device: torch.device | str) -> ScreenedTokens:
-        """The screen on another device."""
+        """Move the screen to another device."""
         bias, fine = (part if part is None else part.to(device) for part in (self.bias, self.fine))
         parts = self.tokens.to(device), self.left.to(device), self.scale.to(device)
         right = self.right.to(device)
         return ScreenedTokens(*parts, bias, right, self.width, fine, self.candidates)
 
     def __call__(self, contexts: Contexts, *, hidden: Tensor) -> Tensor:
-        """The `[B, width]` int32 target ids with the largest scores, the largest first.
+        """Return the `[B, width]` int32 target ids with the largest scores, the largest first.
 
         They are on the screen's device, and nothing is read back from it. The contexts are not
         looked at; `hidden` is `[B, d]` floats, the drafter's last hidden states before the draft.
@@ -168,7 +167,7 @@ class ScreenedTokens:
 
     @torch.no_grad()
     def scores(self, hidden: Tensor) -> Tensor:
-        """The scores of all tokens that can be offered, without a second look: `[B, P]` float32."""
+        """Score all tokens that can be offered, without a second look: `[B, P]` float32."""
         return self._scores(self._projected(hidden))
 
     def _scores(self, projected: Tensor) -> Tensor:
@@ -227,7 +226,7 @@ def _exact_products(halves: Tensor, rows: Tensor) -> Tensor:
 
 
 def largest(values: Tensor, count: int) -> Tensor:
-    """As `values.topk(count, dim=1).indices`, of `[B, n]`, sooner where n is large.
+    """Do as `values.topk(count, dim=1).indices`, of `[B, n]`, sooner where n is large.
 
     The largest values are among the columns, of values folded into a few rows, that have the
     largest maxima. These are found in the same way.
@@ -251,7 +250,14 @@ def screens_of(source: object) -> Iterator[ScreenedTokens]:
 
 
 def _check(
-    tokens: Tensor, left: Tensor, scale: Tensor, bias: Tensor | None, right: Tensor, width: int
+    tokens: Tensor,
+    left: Tensor,
+    scale: Tensor,
+    bias: Tensor | None,
+    right: Tensor,
+    width: int,
+    fine: Tensor | None,
+    candidates: int | None,
 ) -> None:
     count, rank = tokens.numel(), left.shape[-1] if left.dim() else 0
     directions, hidden_size = right.shape if right.dim() == 2 else (0, 0)
@@ -259,51 +265,35 @@ def _check(
         "tokens": (tokens, torch.int32, [count]),
         "left": (left, torch.int8, [count, rank]),
         "scale": (scale, torch.float32, [count]),
-        "bias": (scale if bias is None else bias, torch.float32, [count]),
+        "bias": (bias, torch.float32, [count]),
         "right": (right, torch.float32, [directions, hidden_size]),
+        "fine": (fine, torch.float16, [count, directions]),
     }
     for name, (tensor, dtype, shape) in needs.items():
-        _check_tensor(name, tensor, dtype, shape)
+        if tensor is None:
+            continue
+        if tensor.dtype != dtype or list(tensor.shape) != shape:
+            raise ValueError(
+                f"ScreenedTokens: {name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; "
+                f"needs {shape} and {dtype}"
+            )
+        if dtype.is_floating_point and not bool(tensor.isfinite().all()):
+            raise ValueError(f"ScreenedTokens: {name} is not finite; needs finite numbers")
     if not 1 <= rank <= directions <= _MOST_RANK or hidden_size < 1:
         raise ValueError(
             f"ScreenedTokens: left has shape {list(left.shape)} and right {list(right.shape)}; "
             f"needs [P, r] and [r, d], or [s, d] for a second look, with ranks of 1 to {_MOST_RANK}"
         )
-    if not 1 <= width <= count:
+    if (fine is None) != (candidates is None) or (fine is None and rank != directions):
         raise ValueError(
-            f"ScreenedTokens: width is {width}; needs 1 to the number of tokens, {count}"
+            f"ScreenedTokens: left has rank {rank} and right {directions}; needs the same, or "
+            "both fine and candidates, for a second look"
         )
+    if fine is not None and not bool((fine.abs() <= 1).all()):
+        raise ValueError("ScreenedTokens: fine has numbers beyond -1 and 1; needs smaller ones")
+    for name, value, least in (("width", width, 1), ("candidates", candidates, width)):
+        if value is not None and not least <= value <= count:
+            raise ValueError(f"ScreenedTokens: {name} is {value}; needs {least} to {count}")
     ordered = tokens.sort().values
     if int(ordered[0]) < 0 or bool((ordered[1:] == ordered[:-1]).any()):
         raise ValueError("ScreenedTokens: tokens has a negative id or one twice; needs each once")
-
-
-def _check_second_look(
-    left: Tensor, right: Tensor, width: int, fine: Tensor | None, candidates: int | None
-) -> None:
-    (count, rank), directions = left.shape, len(right)
-    if fine is None or candidates is None:
-        if fine is not None or candidates is not None or rank != directions:
-            raise ValueError(
-                f"ScreenedTokens: left has rank {rank} and right {directions}; needs the same, or "
-                "both fine and candidates, for a second look"
-            )
-        return
-    _check_tensor("fine", fine, torch.float16, [count, directions])
-    if not bool((fine.abs() <= 1).all()):
-        raise ValueError("ScreenedTokens: fine has numbers beyond -1 and 1; needs smaller ones")
-    if not width <= candidates <= count:
-        raise ValueError(
-            f"ScreenedTokens: candidates is {candidates}; needs the width to the number of "
-            f"tokens, {width} to {count}"
-        )
-
-
-def _check_tensor(name: str, tensor: Tensor, dtype: torch.dtype, shape: list[int]) -> None:
-    if tensor.dtype != dtype or list(tensor.shape) != shape:
-        raise ValueError(
-            f"ScreenedTokens: {name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; "
-            f"needs {shape} and {dtype}"
-        )
-    if dtype.is_floating_point and not bool(tensor.isfinite().all()):
-        raise ValueError(f"ScreenedTokens: {name} is not finite; needs finite numbers")

@@ -104,14 +104,13 @@ class SuccessorCounts:
         weights = probs.detach().to("cpu", torch.float64)
         if not bool(((weights >= 0) & weights.isfinite()).all()):
             raise ValueError(
-                "SuccessorCounts.add_probs: probs holds a number that is negative, infinite or "
-                "NaN; needs probabilities"
+                "SuccessorCounts.add_probs: probs is negative, infinite or NaN; needs probabilities"
             )
         likely = weights > 0
         self._add((last[:, None] * self.vocabulary_size + following)[likely], weights[likely])
 
     def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """All pairs held: last token, next token (int64, ascending by both), weight (float64)."""
+        """Return all pairs: last token, next token (int64, ascending by both), weight (float64)."""
         self._merge()
         pairs, weights = self._held
         return pairs // self.vocabulary_size, pairs % self.vocabulary_size, weights.clone()
@@ -191,7 +190,7 @@ class SuccessorTable:
     def from_counts(
         cls, counts: SuccessorCounts, vocabulary: Vocabulary, width: int = 64
     ) -> SuccessorTable:
-        """The up to `width` heaviest pruned successors of each token; of equals the lowest ids.
+        """Keep the `width` heaviest pruned successors of each token; of equals the lowest ids.
 
         Raises:
             ValueError: counts over a vocabulary of another size, or a width outside 1 to V_t.
@@ -216,11 +215,11 @@ class SuccessorTable:
         return cls(offsets, following[order].int()[rank < width], width)
 
     def to(self, device: torch.device | str) -> SuccessorTable:
-        """The table on another device."""
+        """Move the table to another device."""
         return self._unchecked(self.offsets.to(device), self.tokens.to(device), self.width)
 
     def __call__(self, contexts: Contexts) -> Tensor:
-        """The successors of each sequence's last token: `[B, width]` int32, best first.
+        """Return the successors of each sequence's last token: `[B, width]` int32, best first.
 
         -1 where there are no more: everywhere for an empty sequence or a last id outside of
         `[0, V_t)`. Contexts are sequences of target ids, or a padded tensor `[B, L]` of integers on
@@ -274,7 +273,7 @@ def recent_and_successors(
     recent: int = 32,
     window: int = 256,
 ) -> CombinedTokens:
-    """The recommended source: some recent pruned tokens, then successors of the last token.
+    """Make the recommended source: some recent tokens, then successors of the last token.
 
     Args:
         successors: None where there is no table; recent tokens may then take all columns.

@@ -57,7 +57,7 @@ def redistribute(
     top_p: Numbers | None = None,
     min_p: Numbers | None = None,
 ) -> Tensor:
-    """The draft distribution over the whole target vocabulary, `q = A^T softmax(l / T + bias)`.
+    """Redistribute over the whole target vocabulary: `q = A^T softmax(l / T + bias)`.
 
     DESIGN section 2, equation "Redistribution"; arXiv:2506.03206. Neither `draft` nor `verify`
     needs it: it is for decoders that want q itself.
@@ -338,7 +338,7 @@ def step_arguments(
 def gather_logits(
     hidden: Tensor, weight: Tensor, tokens: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    """The full head's logits for a few tokens of each row, `weight[token] . hidden + bias[token]`.
+    """Compute the full head's logits for a few tokens, `weight[token] . hidden + bias[token]`.
 
     DESIGN section 2, "Dynamic tokens".
 
@@ -365,7 +365,7 @@ def gather_logits(
 
 @takes_arrays
 def step_keys(seeds: Tensor, positions: Tensor, stage: int = 0) -> Tensor:
-    """A fresh key for one decoding step, from the user's seed and the position of its first token.
+    """Make a fresh key for one step, from the user's seed and the position of its first token.
 
     DESIGN section 5. `draft` calls it. If you call `torch.ops.rdk.draft` and `verify` yourself,
     pass the result as their `step_keys`.

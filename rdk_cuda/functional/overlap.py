@@ -77,7 +77,7 @@ def overlap(
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
 ) -> Tensor:
-    """The acceptance rate `alpha = sum_x min(p(x), q(x))`, with a gradient for the drafter.
+    """Compute the acceptance rate `sum_x min(p(x), q(x))`, with a gradient for the drafter.
 
     q is the redistributed drafter (DESIGN section 2, "Acceptance rate"), so what is trained is what
     is accepted, pruned tokens included: `1 - alpha` is the total variation of p and q, the loss

@@ -92,12 +92,11 @@ class Draft:
         """Raise RuntimeError where its rows hold another step by now."""
         if self.rows is not None and self.rows.step is not self.__dict__["step"]:
             raise RuntimeError(
-                "Draft: its StepRows are filled by a later step; verify a step before the next one "
-                "drafts into the same rows, or give each rows of its own"
+                "Draft: its StepRows are filled by a later step; verify before the next step drafts"
             )
 
     def proposing(self, tokens: Tensor) -> Draft:
-        """The same rows with other tokens `[B, K]`, such as -1 where a sequence's draft ends.
+        """Take other tokens `[B, K]` for the same rows, such as -1 where a sequence's draft ends.
 
         Raises:
             ValueError: tokens of another shape than the draft's own.
@@ -125,7 +124,7 @@ class Draft:
         seeds: Integers | None = None,
         positions: Integers | None = None,
     ) -> Draft:
-        """Drafts of an n-gram, suffix or copying drafter: q is one-hot on each given token.
+        """Make a draft of fixed tokens, as of n-grams and copies: q is one-hot on each.
 
         Args:
             tokens: `[B, K]` integer target ids; -1 ends a sequence's draft.
@@ -149,8 +148,7 @@ class Draft:
         """The drafts of one step, each made with `after=` the one before, as one `[B, K]` draft."""
         if not isinstance(drafts, Sequence) or not all(isinstance(part, Draft) for part in drafts):
             raise TypeError(
-                f"Draft.join: drafts is a {type(drafts).__name__}; needs Draft objects, as draft "
-                "returns them, in order"
+                f"Draft.join: drafts is a {type(drafts).__name__}; needs Drafts, in order"
             )
         if not drafts:
             raise ValueError("Draft.join: drafts is empty; needs at least one Draft")
@@ -205,7 +203,7 @@ def affinity_columns(affinity: Affinity) -> dict[str, Tensor | None]:
 
 
 def packed(tensor: Tensor | None) -> Tensor | None:
-    """The rows of a batch as one list."""
+    """Pack the rows of a batch as one list."""
     return None if tensor is None else tensor.flatten(0, 1).contiguous()
 
 
@@ -245,7 +243,7 @@ def packed_step(
 
 
 def packed_rows(function: str, rows: Tensor, shape: tuple[int, int], each: int) -> Tensor:
-    """Rows of each sequence, counted through the batch; what is none of its own stays none."""
+    """Count the rows of each sequence through the batch; none stays none."""
     if rows.shape != shape or rows.is_floating_point():
         raise ValueError(
             f"{function}: draft_rows is {rows.dtype} of shape {list(rows.shape)}; needs "

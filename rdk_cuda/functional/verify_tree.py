@@ -168,10 +168,7 @@ def _drafter(
     if draft.logits is None:  # nothing was drawn
         return {}
     if rows is None or affinity is None:
-        raise ValueError(
-            f"{name}: got draft without draft_rows or affinity; pass which of its rows each node "
-            "was drawn from, and what it was drafted with"
-        )
+        raise ValueError(f"{name}: got draft without draft_rows or affinity; pass all three")
     refuse_other_than_affinity(name, affinity)
     return {
         "draft_logits": draft.logits.flatten(0, 1),

@@ -146,7 +146,7 @@ class DraftArena:
         min_p: Tensor | None = None,
         group: Any = None,
     ) -> Verified:
-        """`rdk::verify` for a packed batch whose drafts lie in slots (DESIGN section 4).
+        """Verify a packed batch whose drafts lie in slots (DESIGN section 4).
 
         Args:
             target_logits: `[>= N + B, V_t]`, the rows of request b from `draft_offsets[b] + b`.
@@ -187,7 +187,7 @@ class DraftArena:
         return Verified(*operators.verify(**step, **limits, method=METHODS[method]))
 
     def draft_rows(self, draft_offsets: Tensor, slots: Tensor | None, count: int) -> Tensor:
-        """The argument `draft_rows` of `rdk::verify`, `[count]` int32.
+        """Make the argument `draft_rows` of `rdk::verify`, `[count]` int32.
 
         Draft j of a request in slot s lies in row `s K + j`. A request of slot -1 has no
         distributions, row -1; a slot that the arena lacks gives a row that it lacks, and so a
@@ -215,8 +215,7 @@ def check_layout(
         check_shape(f"{function}: {name}", tensor, *shape)
         if tensor.device != device:
             raise ValueError(
-                f"{function}: {name} is on {tensor.device}, the affinity on {device}; move one of "
-                "them with .to()"
+                f"{function}: {name} is on {tensor.device}, the affinity on {device}; use .to()"
             )
         if tensor.is_floating_point() != (name in floats):
             kind = "a floating-point type" if name in floats else "int32 or int64"

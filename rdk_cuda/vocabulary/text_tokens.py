@@ -83,17 +83,17 @@ class TextTokens:
         return b" " + beginning if add else beginning
 
     def readable(self, text: bytes) -> bytes:
-        """A text less the bytes that occur in none of its tokens."""
+        """Strip the bytes that occur in none of its tokens."""
         return text.translate(None, self._absent)
 
     def spelled(self, ids: Iterable[int]) -> bytes | None:
-        """The bytes of ordinary tokens; None if others are among them."""
+        """Spell ordinary tokens; None if others are among them."""
         spellings = [self.spellings[id] for id in ids]
         ordinary = [each for each in spellings if isinstance(each, bytes)]
         return b"".join(ordinary) if len(ordinary) == len(spellings) else None
 
     def encode(self, text: bytes) -> list[int]:
-        """Its tokens of these bytes; what is no UTF-8 byte by byte, or in tokens that fit.
+        """Encode bytes; what is no UTF-8 byte by byte, or in tokens that fit.
 
         Bytes that it has not are left out.
         """
@@ -136,7 +136,7 @@ class TextTokens:
 
 
 def incomplete(text: bytes) -> int:
-    """How many bytes at the end are the beginning of a character.
+    """Count the bytes at the end that begin a character.
 
     Example:
         >>> incomplete("é東".encode()[:-1]), incomplete(b"e")

@@ -76,7 +76,7 @@ class Vocabulary:
 
     @classmethod
     def identity(cls, size: int) -> Vocabulary:
-        """Drafter and target share one vocabulary of `size` tokens."""
+        """Share one vocabulary of `size` tokens between drafter and target."""
         return cls(torch.arange(size, device="cpu"), size)
 
     @classmethod
@@ -88,7 +88,7 @@ class Vocabulary:
         draft_size: int | None = None,
         target_size: int | None = None,
     ) -> Vocabulary:
-        """Drafter and target have different tokenizers: tokens match by their bytes.
+        """Match two tokenizers' tokens by their bytes.
 
         Token-level intersection (arXiv:2502.05202). Special tokens match by name. If several tokens
         have the same bytes, `token_bytes.matching_ids` pairs them. A drafter token without a
@@ -169,7 +169,7 @@ class Vocabulary:
         return cls(torch.cat([first, others]).sort().values, size)
 
     def coverage(self, mean_probs: Tensor) -> float:
-        """The share of the mass that lies on kept tokens, 0 to 1.
+        """Compute the share of the mass that lies on kept tokens, 0 to 1.
 
         Args:
             mean_probs: `[V_t]`, how often each token occurs: mean probabilities or counts.
@@ -221,7 +221,6 @@ def _size(name: str, size: int | None, tokens: TokenBytes) -> int:
     count = len(tokens.spellings)
     if size is not None and size < count:
         raise ValueError(
-            f"Vocabulary.between: {name} is {size}; needs at least {count}, as many as the "
-            "tokenizer has tokens"
+            f"Vocabulary.between: {name} is {size}; needs at least {count}, the tokenizer's"
         )
     return count if size is None else size

@@ -209,7 +209,7 @@ DAMAGES: list[tuple[dict[str, Any], str]] = [
         SCREENED
         | {"screen__fine": torch.ones(9, 2).half()}
         | {"dynamic_tokens": said(candidates=10)},
-        "candidates is 10; needs the width to the number of tokens, 2 to 9",
+        "candidates is 10; needs 2 to 9",
     ),
     (
         SCREENED | {"dynamic_tokens": said(candidates=0)},

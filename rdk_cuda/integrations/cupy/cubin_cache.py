@@ -36,7 +36,7 @@ class Cubin:
 
 
 def digest(parts: Iterable[bytes]) -> str:
-    """A name for what was compiled, and how: other parts, another name."""
+    """Name what was compiled, and how: other parts, another name."""
     value = hashlib.sha256()
     for part in parts:
         value.update(len(part).to_bytes(8, "little") + part)
@@ -44,7 +44,7 @@ def digest(parts: Iterable[bytes]) -> str:
 
 
 def folder() -> Path:
-    """Where compiled kernels are kept; made if it is not there, for this user alone.
+    """Return the folder of compiled kernels; make it for this user alone if it is not there.
 
     Raises:
         UnsafeCacheError: others can write there.

@@ -110,7 +110,7 @@ class Eagle3Checkpoint:
 
 
 def is_checkpoint(path: str | PathLike[str]) -> bool:
-    """Whether a directory holds a drafter on a target's states, by its files' own names."""
+    """Say whether a directory holds a drafter on a target's states, by its files' own names."""
     try:
         fields = read_fields(Path(path))
         return says_eagle3(fields) or _FC in tensor_names(Path(path))
@@ -119,7 +119,7 @@ def is_checkpoint(path: str | PathLike[str]) -> bool:
 
 
 def read_checkpoint(path: str | PathLike[str], target: Any) -> Eagle3Checkpoint:
-    """An EAGLE-3 drafter in the format of EAGLE, SpecForge or speculators; EAGLE and EAGLE-2, too.
+    """Read an EAGLE-3 drafter of EAGLE, SpecForge or speculators; EAGLE and EAGLE-2, too.
 
     Nothing is downloaded, and nothing that the files hold is run.
 

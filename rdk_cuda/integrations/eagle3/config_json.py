@@ -86,7 +86,7 @@ def read_fields(folder: Path) -> dict[str, Any]:
 
 
 def says_eagle3(fields: Mapping[str, Any]) -> bool:
-    """Whether a configuration is of EAGLE-3 by its own words."""
+    """Say whether a configuration is of EAGLE-3 by its own words."""
     own = {"speculators_model_type", "draft_vocab_size"} & fields.keys()
     return bool(own) or "Eagle3" in str(fields.get("architectures"))
 
@@ -94,7 +94,7 @@ def says_eagle3(fields: Mapping[str, Any]) -> bool:
 def configuration(
     folder: Path, fields: Mapping[str, Any], names: Collection[str], target: Any
 ) -> Eagle3Config:
-    """The configuration, from any format, for this target; `names` are those of the tensors."""
+    """Check the configuration, in any format; `names` are those of the tensors."""
     name = f"{folder / 'config.json'}"
     layer, text = _layer_fields(name, fields, target), target.config.get_text_config()
     _refuse_layers(name, layer["num_hidden_layers"], names)
@@ -212,8 +212,7 @@ def _refuse_rope(name: str, config: Any) -> None:
         )
     if kind in ("dynamic", "longrope"):
         raise CheckpointError(
-            f"{name}: rope_type is {kind!r}, where positions depend on the batch's longest "
-            "sequence; needs another"
+            f"{name}: rope_type is {kind!r}, where positions depend on the batch; needs another"
         )
 
 

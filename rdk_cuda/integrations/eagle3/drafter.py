@@ -126,8 +126,7 @@ class Eagle3Drafter:
         paired = [new[not old :] for new, old in zip(tokens, entries, strict=True)]
         if not any(map(len, paired)) or any(map(int.__gt__, keep, map(len, paired))):
             raise ValueError(
-                "Eagle3Drafter.feed: keep asks for more than there are tokens with a state before "
-                "them; the first token of a sequence has none"
+                "Eagle3Drafter.feed: keep asks for more than there are tokens with a state before"
             )
         ends = [old + len(new) for old, new in zip(entries, paired, strict=True)]
         for b, (old, end) in enumerate(zip(entries, ends, strict=True)):
@@ -153,7 +152,7 @@ class Eagle3Drafter:
         keep: Sequence[int],
         parents: Sequence[Sequence[int]],
     ) -> Output:
-        """As `rdk_cuda.decoding.TreeModel.feed_tree`, level by level.
+        """Append as `rdk_cuda.decoding.TreeModel.feed_tree`, level by level.
 
         Raises:
             ValueError: a token that is no node, or a node whose parent has not been read before.

@@ -55,7 +55,7 @@ class Eagle3Config:
     fc_bias: bool = False
 
     def layers_read(self, target_layers: int) -> tuple[int, ...]:
-        """Which layers' inputs are read of a target with L = `target_layers` layers.
+        """List the layers whose inputs are read, of a target with L = `target_layers` layers.
 
         L itself stands for the last hidden state, after the last norm.
         """
@@ -116,7 +116,7 @@ class Eagle3Network(nn.Module):
         self.norm = norm(width, eps=epsilon)
 
     def fuse(self, states: Tensor) -> Tensor:
-        """Hidden states of the target, one after the other in the order of its layers, `[..., d]`.
+        """Fuse hidden states of the target, in the order of its layers, to `[..., d]`.
 
         Args:
             states: `[..., 3 d_t]`; with `eagle2` the last one alone, which stays as it is.
@@ -167,11 +167,11 @@ class Eagle3Network(nn.Module):
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """`[..., V_d]` of the hidden states that `forward` returned."""
+        """Compute `[..., V_d]` from the hidden states that `forward` returned."""
         return cast(Tensor, self.lm_head(self.norm(hidden)))
 
     def handed_on(self, hidden: Tensor) -> Tensor:
-        """The states `[..., d]` that stand for the target's own further along a draft."""
+        """Return the states `[..., d]` that stand for the target's own further along a draft."""
         return cast(Tensor, self.norm(hidden)) if self.config.norm_output else hidden
 
     def _first_layer(self, embedded: Tensor, states: Tensor, shared: dict[str, Any]) -> Tensor:

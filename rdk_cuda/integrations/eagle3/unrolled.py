@@ -38,8 +38,7 @@ def read_drafts(target: CausalModel, drafter: StateDrafter, draft_length: int) -
         output = target.feed(texts, [length] * len(texts))
         if output.states is None:
             raise ValueError(
-                "read_drafts: the target's feed() returned no states (HuggingFaceModel: "
-                "state_layers=drafter.state_layers)"
+                "read_drafts: the target gives no states (state_layers=drafter.state_layers)"
             )
         hidden = []
         for newest in range(1, length):  # the last token before the one that is predicted
@@ -102,7 +101,7 @@ def unrolled_read(target: Any, network: Eagle3Network, draft_length: int) -> Rea
 
 
 def unrolled(network: Eagle3Network, tokens: Tensor, read: Tensor, depths: int) -> Iterator[Tensor]:
-    """The states `[B, width, d]` of each place in drafts that begin everywhere in `[B, width + 1]`.
+    """Yield the states `[B, width, d]` of each place, in drafts that begin everywhere in the text.
 
     Entry i of the first place is made of token i + 1 and the target's state i, and predicts token
     i + 2. The entries of later places take the network's own states, and know one token more each.

@@ -47,7 +47,7 @@ class ChainVerified(NamedTuple):
 
 
 def temperatures_of(temperatures: Tensor, top_ks: Tensor) -> Tensor:
-    """`[bs]` float32 for `DraftArena.draft`: 0, greedy, where SGLang has top-k 1.
+    """Return `[bs]` float32 for `DraftArena.draft`: 0, greedy, where SGLang has top-k 1.
 
     Args:
         temperatures: `[bs, 1]` or `[bs]` float32. top_ks: `[bs]`.
@@ -56,7 +56,7 @@ def temperatures_of(temperatures: Tensor, top_ks: Tensor) -> Tensor:
 
 
 def parents_of(retrieve_next_token: Tensor, retrieve_next_sibling: Tensor) -> Tensor:
-    """`parents` for `rdk_cuda.verify_tree`, of SGLang's trees.
+    """Make `parents` for `rdk_cuda.verify_tree`, of SGLang's trees.
 
     There node 0 is the newest token, the root, which has no entry here: node i is our node i - 1,
     its row of `next_token_logits` is row i of `target_logits`, and its token is
@@ -121,7 +121,7 @@ def verify_chain(
     top_p: Tensor | None = None,
     min_p: Tensor | None = None,
 ) -> ChainVerified:
-    """The sampling branch of `eagle_sample`, from its logits to `predict` and `accept_index`.
+    """Do `eagle_sample`'s sampling branch, from its logits to `predict` and `accept_index`.
 
     Args:
         next_token_logits: `[bs * draft_token_num, V_t]`, not divided by the temperature, `-inf`

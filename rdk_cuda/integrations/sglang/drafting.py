@@ -60,11 +60,11 @@ class DraftWorker:
         self._first: tuple[Tensor, Tensor, Tensor] | None = None
 
     def init_token_map(self, original: _Original, worker: Any) -> None:
-        """In place of SGLang's: the directory is not one of its token maps."""
+        """Replace SGLang's: the directory is not one of its token maps."""
         worker.hot_token_id = None
 
     def init_lm_head(self, original: _Original, worker: Any) -> None:
-        """After SGLang's: the small head, and the arena.
+        """Put in the small head, and make the arena, after SGLang's.
 
         Raises:
             UnsupportedConfigurationError: a model or a calibrated drafter that does not fit.
@@ -102,8 +102,7 @@ class DraftWorker:
         needs = [target_size, weight.shape[1]]
         if got != needs:
             raise UnsupportedConfigurationError(
-                f"the calibrated drafter has [V_t, d] = {got}; the "
-                f"models that are served have {needs}: name the models that it was calibrated for"
+                f"the calibrated drafter has [V_t, d] = {got}; the served models have {needs}"
             )
         model.lm_head = _Head(drafter.weight.to(weight.device))
         model.logits_processor.vocab_size = drafter.affinity.draft_size
@@ -112,7 +111,7 @@ class DraftWorker:
     def capture_one_shape(
         self, original: _Original, runner: Any, *arguments: Any, **options: Any
     ) -> Any:
-        """Around SGLang's, whose graph reads `draft_probs` as wide as the vocabulary."""
+        """Wrap SGLang's, whose graph reads `draft_probs` as wide as the vocabulary."""
         probs = runner.buffers.draft_probs
         if probs is not None and probs.shape[1] != 1:
             runner.buffers.draft_probs = probs.new_zeros(probs.shape[0], 1)
@@ -121,19 +120,19 @@ class DraftWorker:
     def draft_extend_for_prefill(
         self, original: _Original, worker: Any, batch: Any, *arguments: Any, **options: Any
     ) -> Any:
-        """Around SGLang's, which draws by `renorm_draft_probs` and `fast_sample`."""
+        """Wrap SGLang's, which draws by `renorm_draft_probs` and `fast_sample`."""
         with self._of(batch.req_pool_indices, batch.seq_lens):
             return original(worker, batch, *arguments, **options)
 
     def draft_extend_for_decode(
         self, original: _Original, worker: Any, batch: Any, *arguments: Any, **options: Any
     ) -> Any:
-        """Around SGLang's, which draws by `sample_draft_proposal`."""
+        """Wrap SGLang's, which draws by `sample_draft_proposal`."""
         with self._of(batch.req_pool_indices, batch.seq_lens):
             return original(worker, batch, *arguments, **options)
 
     def draft_forward(self, original: _Original, worker: Any, forward_batch: Any) -> Any:
-        """Around SGLang's, which draws by `sample_draft_proposal` unless all requests are greedy.
+        """Wrap SGLang's, which draws by `sample_draft_proposal` unless all requests are greedy.
 
         `rdk::draft` draws for greedy ones, too: the head's columns are not the target's tokens.
         """
@@ -163,7 +162,7 @@ class DraftWorker:
         sampling_info: Any,
         use_rejection_sampling: bool,
     ) -> Tensor:
-        """In place of SGLang's, at the end of a prefill: what `fast_sample` then returns."""
+        """Replace SGLang's, at the end of a prefill: return what `fast_sample` then has."""
         drafting = self._drafting
         if drafting is None:
             raise RuntimeError(_ELSEWHERE)
@@ -180,7 +179,7 @@ class DraftWorker:
     def fast_sample(
         self, original: _Original, probs: Tensor, *arguments: Any, **options: Any
     ) -> tuple[Tensor, Tensor]:
-        """In place of SGLang's, after `renorm_draft_probs`."""
+        """Replace SGLang's, after `renorm_draft_probs`."""
         if self._first is None or probs is not self._first[0]:
             raise RuntimeError(_ELSEWHERE)
         return self._first[1:]
@@ -196,7 +195,7 @@ class DraftWorker:
         positions: Tensor | None = None,
         draft_step: int = 0,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """In place of SGLang's.
+        """Replace SGLang's.
 
         Args:
             next_token_logits: `[bs, V_d]` float32, of the small head.

@@ -107,8 +107,7 @@ def _create_worker(original: Callable[..., Any], algorithm: Any, server_args: An
 def _calibrated(directory: Any) -> Any:
     if is_text_drafter(directory):
         raise UnsupportedConfigurationError(
-            f"the drafter in {directory} has another tokenizer, "
-            "which SGLang does not serve; use it in Generate or vLLM"
+            f"the drafter in {directory} has another tokenizer; serve it with Generate or vLLM"
         )
     drafter, _ = load_pruned(directory)
     if drafter.dynamic_tokens is not None:
@@ -118,8 +117,7 @@ def _calibrated(directory: Any) -> Any:
         )
     if drafter.bias is not None:
         raise UnsupportedConfigurationError(
-            f"the head in {directory} has a bias, which SGLang does "
-            "not add; needs a drafter without one"
+            f"the head in {directory} has a bias, which SGLang does not add; needs one without"
         )
     return drafter
 

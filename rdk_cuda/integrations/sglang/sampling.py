@@ -23,7 +23,7 @@ def eagle_sample(
     watermark_state: Any = None,
     watermark_full_mask: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """In place of SGLang's, for chains.
+    """Replace SGLang's, for chains.
 
     Penalties, logit biases and grammar masks are applied as SGLang does it: in place, the same for
     all rows of a request, with its own functions. A draft that the grammar forbids stays where it

@@ -70,7 +70,7 @@ def read_content(path: Path, target_size: int) -> Any:
 
 
 def checkpoint_files(folder: Path, wanted: Callable[[str], object] = bool) -> list[Path]:
-    """The files that the tensors with wanted names are in, by an index if there are shards."""
+    """Find the files that the tensors with wanted names are in, by an index if there are shards."""
     for name in _CHECKPOINTS:
         if (folder / name).is_file():
             return [folder / name]
@@ -87,8 +87,7 @@ def checkpoint_files(folder: Path, wanted: Callable[[str], object] = bool) -> li
             raise TokenMapError(f"{index}: names {absent[0]!r}, which is not next to it")
         return [folder / file for file in files]
     raise TokenMapError(
-        f"{folder}: holds neither {' nor '.join(_CHECKPOINTS)}, whole or in shards; needs a "
-        "drafter's checkpoint"
+        f"{folder}: holds neither {' nor '.join(_CHECKPOINTS)}, whole or in shards; needs one"
     )
 
 
@@ -143,8 +142,7 @@ def _d2t(path: Path, entries: Iterable[_Entry], target_size: int) -> D2T:
             found[role] = read()
         else:
             raise TokenMapError(
-                f"{path}: {name} has shape {shape}; needs one dimension with 1 to V_t = "
-                f"{target_size} entries"
+                f"{path}: {name} has shape {shape}; needs [n], n up to V_t = {target_size}"
             )
     if "d2t" not in found:
         raise TokenMapError(
@@ -155,7 +153,7 @@ def _d2t(path: Path, entries: Iterable[_Entry], target_size: int) -> D2T:
 
 
 def load_torch(path: Path) -> Any:
-    """Plain data and tensors; a checkpoint's are mapped, not read."""
+    """Load plain data and tensors; a checkpoint's are mapped, not read."""
     try:
         with regular_file(path) as (file, size):
             is_zip = zipfile.is_zipfile(file)  # it, too, raises BadZipFile at some archives

@@ -80,7 +80,7 @@ def read_token_map(
 def from_ids(
     ids: Tensor | Sequence[int], target_size: int, *, mask_repeats: bool = False
 ) -> Vocabulary:
-    """The vocabulary of a head whose row i predicts target token `ids[i]`.
+    """Make the vocabulary of a head whose row i predicts target token `ids[i]`.
 
     An id that is listed twice is refused, unless its repeats are to be masked.
     """
@@ -105,7 +105,7 @@ def from_d2t(
     t2d: Tensor | None = None,
     stored: Stored | None = None,
 ) -> Vocabulary:
-    """The vocabulary of an EAGLE-3 head, by its `d2t`, in any order of target ids.
+    """Make the vocabulary of an EAGLE-3 head, by its `d2t`, in any order of target ids.
 
     Args:
         d2t: `[V_d]` integers.
@@ -141,7 +141,7 @@ def from_d2t(
 
 
 def d2t_tensors(vocabulary: Vocabulary) -> dict[str, Tensor]:
-    """`d2t` `[V_d]` int64, offsets, and `t2d` `[V_t]` bool, for an EAGLE-3 checkpoint.
+    """Make `d2t` `[V_d]` int64, offsets, and `t2d` `[V_t]` bool, for an EAGLE-3 checkpoint.
 
     vLLM and SGLang read `d2t` alone, in any order of tokens. Trainers pick the target's logits by
     `t2d`, so for them the tokens have to be in ascending order. A drafter token without a target
@@ -177,8 +177,7 @@ def _known_ids(name: str, vocabulary: Vocabulary) -> Tensor:
     unknown = (vocabulary.draft_ids < 0).nonzero()
     if unknown.numel():
         raise ValueError(
-            f"{name}: drafter token {int(unknown[0])} has no target id, which the format cannot "
-            "say; needs a head without that row"
+            f"{name}: drafter token {int(unknown[0])} has no target id; needs a head without it"
         )
     return vocabulary.draft_ids
 

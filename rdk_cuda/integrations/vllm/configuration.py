@@ -50,7 +50,7 @@ class WorkerOptions(NamedTuple):
 
 
 def options(vllm_config: Any) -> WorkerOptions:
-    """Those of the configuration.
+    """Read the options from the configuration.
 
     Raises:
         UnsupportedConfigurationError: anything else under that key, or a key that is nearly it.
@@ -96,7 +96,7 @@ def refuse_unsupported(
 
 
 def refuse_other_tokenizers(vllm_config: Any, has_another_tokenizer: bool) -> None:
-    """vLLM is to read the drafter's tokenizer if, and only if, it is another than the target's.
+    """Refuse vLLM's reading of the drafter's tokenizer unless it is another than the target's.
 
     Raises:
         UnsupportedConfigurationError: it does not know, or the drafter was not calibrated for it.

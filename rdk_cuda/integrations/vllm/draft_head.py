@@ -100,14 +100,12 @@ class DraftHead:
         needs = [target_size, shard.rows.shape[1]]
         if got != needs:
             raise UnsupportedConfigurationError(
-                f"the calibrated drafter has [V_t, d] = {got}; the "
-                f"models that are served have {needs}: name the models that it was calibrated for"
+                f"the calibrated drafter has [V_t, d] = {got}; the served models have {needs}"
             )
         reduced = mapping is not None or shard.size < got[0]
         if drafter.dynamic_tokens is not None and drafter.lifted is None and reduced:
             raise UnsupportedConfigurationError(
-                "dynamic tokens need the full head for their logits, "
-                f"and that of the drafter has {shard.size} rows; calibrate with --dynamic 0"
+                f"dynamic tokens need a full head, not {shard.size} rows; use --dynamic 0"
             )
         return _moved(drafter, shard.rows)
 
@@ -140,7 +138,7 @@ class DraftHead:
     def score(
         self, hidden: Tensor, contexts: Callable[[], Tensor]
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The logits of the next token, and the dynamic tokens with theirs if there are any.
+        """Score the next token, and the dynamic tokens if there are any.
 
         Args:
             hidden: `[B, d]`, the drafter's last hidden states.

@@ -124,7 +124,7 @@ class Counters:
             self._sums[_COUNTED.index(("drafted_tokens", "known"))] -= drafts
 
     def read(self) -> dict[str, int]:
-        """The sums, by `NAME.VALUE`, up to the last step whose tokens are known."""
+        """Return the sums, by `NAME.VALUE`, up to the last step whose tokens are known."""
         names = (f"{name}.{value}" for name, value in _COUNTED)
         return dict(zip(names, self._copy.tolist(), strict=True))
 

@@ -65,7 +65,7 @@ def sample_draft(
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
 ) -> Tensor:
-    """`DraftModelSpeculator.sample_draft` of the model runner V2, after the draft model's head.
+    """Do `DraftModelSpeculator.sample_draft` of model runner V2, after the draft model's head.
 
     Args:
         logits: `[num_reqs, V_d]`, over the drafter's own vocabulary, unprocessed, in the arena's
@@ -122,7 +122,7 @@ def rejection_sample(
     top_p: Tensor | None = None,
     counters: Counters | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`rejection_sample` of the model runner V2, whose argument names these are.
+    """Do `rejection_sample` of the model runner V2, whose argument names these are.
 
     Args:
         target_logits: `[num_logits, V_t]`, processed: already divided by the temperature, with

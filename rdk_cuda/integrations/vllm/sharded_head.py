@@ -38,7 +38,7 @@ class HeadShard:
         self.rows, self.bias = rows[:count], None if bias is None else bias[:count]
 
     def whole(self, all_gather: Collective) -> tuple[Tensor, Tensor | None]:
-        """`[size, d]` and `[size]`, on every rank. `all_gather` joins along the first dimension."""
+        """Gather `[size, d]` and `[size]` on every rank, joined along the first dimension."""
         if self._ranks == 1:
             return self.rows, self.bias
         rows, bias = self._padded

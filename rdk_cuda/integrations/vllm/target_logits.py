@@ -45,7 +45,7 @@ class LogitRows(NamedTuple):
 
     @classmethod
     def of(cls, num_drafts: Sequence[int], device: torch.device) -> LogitRows:
-        """Those of requests with these numbers of drafts."""
+        """Make those of requests with these numbers of drafts."""
         counts = [drafts + 1 for drafts in num_drafts]
         offsets = torch.tensor([0, *accumulate(counts)], dtype=torch.int64, device=device)
         request = torch.arange(len(counts), device=device).repeat_interleave(
@@ -55,7 +55,7 @@ class LogitRows(NamedTuple):
         return cls(counts, offsets, request, place)
 
     def places(self, requests: Iterable[int]) -> list[tuple[int, int, int]]:
-        """Each row of these requests: its number, its request, and its place there."""
+        """List the rows of these requests: each one's number, its request, and its place there."""
         first = [0, *accumulate(self.counts)]
         return [(first[b] + j, b, j) for b in requests for j in range(self.counts[b])]
 
@@ -98,7 +98,7 @@ def processed(
     outputs: Callable[[int], Tensor],
     truncate: bool,
 ) -> Processed:
-    """The target's rows as the requests' parameters want them.
+    """Apply the requests' parameters to the target's rows.
 
     Args:
         logits: `[R, V_t]`, with `-inf` where a grammar forbids a token. They are not changed.

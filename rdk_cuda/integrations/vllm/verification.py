@@ -26,7 +26,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
     """`Sampler` of a step without drafts; and what both samplers share, `decide`."""
 
     def serve(self, requests: Requests, proposer: Any, method: Method) -> TokenSampler:
-        """Whose requests to decide, whose drafts, and by which method of `rdk_cuda.verify`."""
+        """Set the requests, the proposer, and the method of `rdk_cuda.verify`."""
         self.requests, self.proposer, self.method = requests, proposer, method
         return self
 
@@ -37,7 +37,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         predict_bonus_token: bool = False,
         logprobs_mode_override: Any = None,
     ) -> Any:
-        """vLLM's arguments and result."""
+        """Decide a step without drafts, with vLLM's arguments."""
         if sampling_metadata is not self.requests.runner.input_batch.sampling_metadata:
             return super().forward(  # a run without requests, to warm up
                 logits, sampling_metadata, predict_bonus_token, logprobs_mode_override
@@ -54,7 +54,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         drafts: Tensor,
         inputs: Tensor,
     ) -> Any:
-        """The tokens of a step, and their logprobs if any are asked for.
+        """Decide the tokens of a step, and their logprobs if any are asked for.
 
         Args:
             logits: `[R, V_t]`, for each request its drafts' rows and then one more; or this rank's
@@ -208,7 +208,7 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
     def forward(
         self, metadata: Any, draft_probs: Tensor | None, logits: Tensor, sampling_metadata: Any
     ) -> Any:
-        """vLLM's arguments and result."""
+        """Decide a step with drafts, with vLLM's arguments."""
         sampler: TokenSampler = self.sampler
         if sampling_metadata is not sampler.requests.runner.input_batch.sampling_metadata:
             return super().forward(metadata, draft_probs, logits, sampling_metadata)

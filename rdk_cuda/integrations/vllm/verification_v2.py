@@ -63,7 +63,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
     def limits(
         self, idx_mapping: Tensor, idx_mapping_np: Any
     ) -> tuple[Tensor | None, Tensor | None]:
-        """`[B]` each, top-k and top-p; None where no request has it."""
+        """Return `[B]` each, top-k and top-p; None where no request has it."""
         states, slots = self.sampling_states, idx_mapping_np
         any_top_k = (states.top_k.np[slots] != states.vocab_size).any()
         any_top_p = (states.top_p.np[slots] != 1.0).any()
@@ -120,7 +120,7 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
         draft_logits: Tensor | None = None,
         invalid_drafts: Tensor | None = None,
     ) -> Any:
-        """vLLM's arguments and result."""
+        """Decide a step with drafts, with vLLM's arguments."""
         self._compared = None
         if invalid_drafts is not None:
             slots = len(self.sampler.needs_logits_processing)
@@ -185,6 +185,6 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
 
 
 def samplers_for(runner: Any, method: Method) -> tuple[TokenSampler, Verifier]:
-    """In the place of those of a runner that has loaded its models."""
+    """Make the samplers of a runner that has loaded its models."""
     sampler = TokenSampler(runner.sampler, runner.speculator, method)
     return sampler, Verifier(sampler, runner.speculative_config, runner.device)
