@@ -39,10 +39,7 @@ def intersection(vocabulary: Vocabulary) -> dict[str, Tensor]:
 
 
 def between(
-    drafter_tokenizer: Any,
-    target_tokenizer: Any,
-    draft_size: int | None,
-    target_size: int | None,
+    drafter_tokenizer: Any, target_tokenizer: Any, draft_size: int | None, target_size: int | None
 ) -> dict[str, Tensor]:
     drafter = token_bytes(drafter_tokenizer).within(draft_size)
     target = token_bytes(target_tokenizer).within(target_size)

@@ -16,13 +16,7 @@ from typing import Any
 
 import torch
 
-from .._ops.inputs import (
-    Integers,
-    Numbers,
-    refuse_other_than_affinity,
-    takes_arrays,
-    whole_number,
-)
+from .._ops.inputs import Integers, Numbers, refuse_other_than_affinity, takes_arrays, whole_number
 from ..affinity import Affinity
 from ..affinity.validation import CANONICAL
 from ..dynamic_tokens import DynamicTokens, TokenHead

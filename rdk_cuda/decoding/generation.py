@@ -13,15 +13,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from .._ops.inputs import (
-    WITHIN,
-    Integers,
-    Numbers,
-    limits,
-    per_sequence,
-    temperatures,
-    user_seeds,
-)
+from .._ops.inputs import WITHIN, Integers, Numbers, limits, per_sequence, temperatures, user_seeds
 from .proposal import Step
 
 Kind = Literal["accepted", "out_of_vocabulary", "resampled", "bonus"]

@@ -86,10 +86,7 @@ class TreeModel(CausalModel, Protocol):
     """A model that reads trees, each branch as if it were alone."""
 
     def feed_tree(
-        self,
-        tokens: Sequence[Sequence[int]],
-        keep: Sequence[int],
-        parents: Sequence[Sequence[int]],
+        self, tokens: Sequence[Sequence[int]], keep: Sequence[int], parents: Sequence[Sequence[int]]
     ) -> Output:
         """Append as `feed`; the last of `tokens[b]` are nodes of a tree behind the others.
 

@@ -32,15 +32,7 @@ from ..affinity import Affinity
 from ..ranges import Range
 from .kept import check_continues, draft_at_once, draft_into_rows, unless, verify_rows
 from .rows import StepRows
-from .step import (
-    LOGPROBS,
-    Draft,
-    Method,
-    Verified,
-    method_number,
-    packed_rows,
-    packed_step,
-)
+from .step import LOGPROBS, Draft, Method, Verified, method_number, packed_rows, packed_step
 
 __all__ = ["draft", "gather_logits", "redistribute", "step_keys", "verify"]
 

@@ -118,11 +118,7 @@ class Draft:
     @classmethod
     @takes_arrays
     def without_distribution(
-        cls,
-        tokens: Tensor,
-        *,
-        seeds: Integers | None = None,
-        positions: Integers | None = None,
+        cls, tokens: Tensor, *, seeds: Integers | None = None, positions: Integers | None = None
     ) -> Draft:
         """Make a draft of fixed tokens, as of n-grams and copies: q is one-hot on each.
 

@@ -154,11 +154,7 @@ path=tensor([[1, 2]], dtype=torch.int32))
 
 
 def _drafter(
-    name: str,
-    draft: Draft,
-    rows: Tensor | None,
-    affinity: Affinity | None,
-    shape: tuple[int, int],
+    name: str, draft: Draft, rows: Tensor | None, affinity: Affinity | None, shape: tuple[int, int]
 ) -> dict[str, Tensor | None]:
     if draft.offset != 0 or draft.tokens.shape[0] != shape[0]:
         raise ValueError(

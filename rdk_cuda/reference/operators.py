@@ -20,13 +20,7 @@ from .judging import SequenceStep, decide
 from .random import DRAFT, STEP, Trace, draw, philox
 from .truncation import Limits, threshold, without_forbidden
 
-__all__ = [
-    "draft",
-    "gather_logits",
-    "redistribute",
-    "step_keys",
-    "verify",
-]
+__all__ = ["draft", "gather_logits", "redistribute", "step_keys", "verify"]
 
 # --------------------------------------------------------------------------------- the operators
 

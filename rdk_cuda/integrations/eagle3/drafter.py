@@ -147,10 +147,7 @@ class Eagle3Drafter:
 
     @torch.no_grad()
     def feed_tree(
-        self,
-        tokens: Sequence[Sequence[int]],
-        keep: Sequence[int],
-        parents: Sequence[Sequence[int]],
+        self, tokens: Sequence[Sequence[int]], keep: Sequence[int], parents: Sequence[Sequence[int]]
     ) -> Output:
         """Append as `rdk_cuda.decoding.TreeModel.feed_tree`, level by level.
 

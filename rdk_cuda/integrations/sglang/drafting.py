@@ -83,9 +83,7 @@ class DraftWorker:
         # SGLang would map columns of the head to tokens, and tokens are drawn here.
         worker.hot_token_id = None
         self.arena = DraftArena(
-            affinity,
-            worker.req_to_token_pool.req_to_token.shape[0],
-            worker.speculative_num_steps,
+            affinity, worker.req_to_token_pool.req_to_token.shape[0], worker.speculative_num_steps
         )
 
     def _fitted(self, worker: Any, model: Any, weight: Tensor) -> Affinity:

@@ -47,12 +47,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         return self.decide(logits, sampling_metadata, [0] * len(logits), none, last)
 
     def decide(
-        self,
-        logits: Tensor,
-        sampling: Any,
-        num_drafts: list[int],
-        drafts: Tensor,
-        inputs: Tensor,
+        self, logits: Tensor, sampling: Any, num_drafts: list[int], drafts: Tensor, inputs: Tensor
     ) -> Any:
         """Decide the tokens of a step, and their logprobs if any are asked for.
 
