@@ -98,7 +98,7 @@ def _of_mappings(name: str, rows: Sequence[Mapping[int, float]], target_size: in
             entries = sorted((index(token), float(weight)) for token, weight in row.items())
         except (AttributeError, TypeError, ValueError) as error:
             raise AffinityError(
-                f"{name}[{i}] is {reprlib.repr(row)}; needs target ids to weights ({error})"
+                f"{name}[{i}] is {reprlib.repr(row)}; needs a mapping of ids to weights ({error})"
             ) from error
         for token, weight in entries:
             if not (0 <= token < target_size and 0 <= weight < math.inf):

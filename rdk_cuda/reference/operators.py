@@ -105,12 +105,8 @@ def draft(
         if t == 0:
             i, stats[n] = int(z.argmax()), 0
         else:
-            stats[n] = torch.cat(
-                [
-                    _stats(z, spread),
-                    torch.tensor([least] * truncates, dtype=z.dtype, device=z.device),
-                ]
-            )
+            cut = torch.tensor([least] * truncates, dtype=z.dtype, device=z.device)
+            stats[n] = torch.cat([_stats(z, spread), cut])
             i = draw(torch.exp(z - z.max()), words(0), partial(trace.add, n, "draft"), static=v_d)
         if i >= v_d:
             tokens[n] = used[n, i - v_d]

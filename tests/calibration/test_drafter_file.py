@@ -127,7 +127,7 @@ DISAGREEING: list[tuple[dict[str, Any], str]] = [
     ({"dynamic_tokens": RecentTokens(ELSEWHERE)}, "RecentTokens of another vocabulary"),
     (
         {"dynamic_tokens": CombinedTokens([successors(), successors()], VOCABULARY)},
-        "two tables of successors",
+        "two tables or two screens",
     ),
     ({"dynamic_tokens": screen(ELSEWHERE)}, "ScreenedTokens of another vocabulary"),
     ({"dynamic_tokens": screen(width=4)}, "a screen is of width 4; needs that of the head, 3"),

@@ -242,12 +242,15 @@ def test_bad_arguments_are_refused_by_name(arguments: dict[str, Any], complaint:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"eos": "3"}, r"eos is \['3'\]; needs token ids"),
-        ({"eos": 3.0}, r"eos is \[3\.0\]; needs token ids"),
-        ({"eos": [{1}, None]}, r"eos\[1\] is None; needs token ids"),
-        ({"prompts": [[1], [5.9, 3.2]]}, r"prompts\[1\] is \[5\.9, 3\.2\]; needs token ids"),
-        ({"prompts": [5, 3]}, r"prompts\[0\] is 5; needs token ids"),
-        ({"prompts": ["ab", [1]]}, r"prompts\[0\] is 'ab'; needs token ids"),
+        ({"eos": "3"}, r"eos is \['3'\]; needs a list of token ids"),
+        ({"eos": 3.0}, r"eos is \[3\.0\]; needs a list of token ids"),
+        ({"eos": [{1}, None]}, r"eos\[1\] is None; needs a list of token ids"),
+        (
+            {"prompts": [[1], [5.9, 3.2]]},
+            r"prompts\[1\] is \[5\.9, 3\.2\]; needs a list of token ids",
+        ),
+        ({"prompts": [5, 3]}, r"prompts\[0\] is 5; needs a list of token ids"),
+        ({"prompts": ["ab", [1]]}, r"prompts\[0\] is 'ab'; needs a list of token ids"),
     ],
 )
 def test_ids_that_are_no_integers_are_refused_by_name(

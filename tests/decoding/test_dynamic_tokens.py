@@ -237,7 +237,7 @@ def test_a_source_for_a_decoder_that_was_made_without_any_is_refused() -> None:
     """Its logits would have no head."""
     made: Any = decoder(dynamic=False), SpeculativeDecoder(TableModel(TABLE, SIZE), draft_length=0)
     for speculative in made:
-        with pytest.raises(ValueError, match=r"dynamic_tokens can be exchanged, but .* has none"):
+        with pytest.raises(ValueError, match="dynamic_tokens need a decoder"):
             speculative.dynamic_tokens = every_pruned_token
         speculative.dynamic_tokens = None
 

@@ -233,7 +233,7 @@ def test_a_target_or_drafter_that_reads_no_trees_is_refused() -> None:
         def lengths(self) -> list[int]:
             return self.model.lengths
 
-    with pytest.raises(ValueError, match="the target has no feed_tree"):
+    with pytest.raises(ValueError, match="needs a target that reads trees"):
         decoder(mixed(), target=Chains()).generate([[1]], max_new_tokens=5)
     chains: Any = Chains()
     with pytest.raises(TypeError, match="drafter is a Chains, which has no feed_tree"):

@@ -213,7 +213,7 @@ def test_another_directory_is_refused(registered: Any, tmp_path: Path) -> None:
 
 def test_a_drafter_with_another_tokenizer_is_refused(registered: Any, tmp_path: Path) -> None:
     (tmp_path / "affinity.safetensors").touch()
-    with pytest.raises(UnsupportedConfigurationError, match="has another tokenizer, which SGLang"):
+    with pytest.raises(UnsupportedConfigurationError, match="has another tokenizer; serve it with"):
         settled(registered, options(speculative_token_map=str(tmp_path)))
 
 

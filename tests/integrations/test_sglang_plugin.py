@@ -348,7 +348,7 @@ def test_without_seeds_every_draw_has_its_own() -> None:
         ),
         (
             lambda model: setattr(model.lm_head, "weight", torch.nn.Parameter(torch.ones(5, 3))),
-            r"has \[V_t, d\] = \[5, 8\]; the models that are served have \[5, 3\]",
+            r"has \[V_t, d\] = \[5, 8\]; the served models have \[5, 3\]",
         ),
     ],
 )

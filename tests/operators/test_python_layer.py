@@ -345,7 +345,7 @@ def test_what_is_no_tensor_affinity_or_number_is_named(affinity: Affinity) -> No
         (lambda: rdk_cuda.redistribute(logits, affinity, absent), "temperature is None; needs a"),
         (lambda: rdk_cuda.verify(target, draft, affinity, absent), "verify: temperature is None"),
         (lambda: rdk_cuda.verify(target, absent, affinity), "drafts is a NoneType; needs Draft"),
-        (lambda: rdk_cuda.verify(target, [logits], affinity), "drafts is a list; needs Draft obj"),
+        (lambda: rdk_cuda.verify(target, [logits], affinity), "drafts is a list; needs Drafts"),
         (lambda: rdk_cuda.verify(target, draft, affinity, allowed=other), "allowed is a Vocab"),
     ]
     for call, sentence in calls:

@@ -126,7 +126,7 @@ class Eagle3Drafter:
         paired = [new[not old :] for new, old in zip(tokens, entries, strict=True)]
         if not any(map(len, paired)) or any(map(int.__gt__, keep, map(len, paired))):
             raise ValueError(
-                "Eagle3Drafter.feed: keep asks for more than there are tokens with a state before"
+                "Eagle3Drafter.feed: keep is more than the tokens with a state before them"
             )
         ends = [old + len(new) for old, new in zip(entries, paired, strict=True)]
         for b, (old, end) in enumerate(zip(entries, ends, strict=True)):

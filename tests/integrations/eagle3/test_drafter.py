@@ -240,7 +240,7 @@ def test_a_target_that_keeps_its_states_to_itself_is_refused() -> None:
 def test_tokens_without_a_state_before_them_are_refused() -> None:
     _, drafter, _ = pair()
     drafter.reset(1)
-    with pytest.raises(ValueError, match="the first token of a sequence has none"):
+    with pytest.raises(ValueError, match="keep is more than the tokens with a state"):
         drafter.feed([[5]], [1])
     with pytest.raises(ValueError, match="states are known of 0"):
         drafter.feed([[5, 3]], [1])
