@@ -402,7 +402,8 @@ class Affinity:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file atomically; `load` gives the same affinity back."""
-        _FILE.write(Path(path), self._canonical(), self._sizes)
+        sizes = {"draft_size": self.draft_size, "target_size": self.target_size}
+        _FILE.write(Path(path), self._canonical(), sizes)
 
     @classmethod
     def load(cls, path: str | PathLike[str], device: torch.device | str = "cpu") -> Affinity:
@@ -417,10 +418,6 @@ class Affinity:
             return from_file(tensors).to(device)
         except AffinityError as error:
             raise AffinityError(f"Affinity.load: {path}: {error}") from error
-
-    @property
-    def _sizes(self) -> dict[str, int]:
-        return {"draft_size": self.draft_size, "target_size": self.target_size}
 
 
 def from_file(tensors: Mapping[str, Tensor]) -> Affinity:

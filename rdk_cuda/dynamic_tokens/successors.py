@@ -6,6 +6,7 @@ successors, which is looked up on the device (DESIGN section 2, "Dynamic tokens"
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -216,7 +217,9 @@ class SuccessorTable:
 
     def to(self, device: torch.device | str) -> SuccessorTable:
         """Move the table to another device."""
-        return self._unchecked(self.offsets.to(device), self.tokens.to(device), self.width)
+        moved = copy.copy(self)
+        moved.offsets, moved.tokens = self.offsets.to(device), self.tokens.to(device)
+        return moved
 
     def __call__(self, contexts: Contexts) -> Tensor:
         """Return the successors of each sequence's last token: `[B, width]` int32, best first.
@@ -257,12 +260,6 @@ class SuccessorTable:
             return cls(**tensors, width=int(width)).to(device)
         except ValueError as error:
             raise ValueError(f"SuccessorTable.load: {path}: {error}") from error
-
-    @classmethod
-    def _unchecked(cls, offsets: Tensor, tokens: Tensor, width: int) -> SuccessorTable:
-        table = cls.__new__(cls)
-        table.offsets, table.tokens, table.width = offsets, tokens, width
-        return table
 
 
 def recent_and_successors(
