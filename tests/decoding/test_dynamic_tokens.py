@@ -249,7 +249,7 @@ def test_a_drafter_without_hidden_states_is_refused() -> None:
 
     speculative = decoder(dynamic=True)
     speculative.proposer.drafter = Blind(TABLE[:, VOCABULARY.draft_ids], SIZE)
-    with pytest.raises(ValueError, match="dynamic_tokens need the drafter.s hidden states"):
+    with pytest.raises(ValueError, match=r"dynamic_tokens need the drafter.s hidden states"):
         speculative.generate(PROMPTS, max_new_tokens=3)
 
 
