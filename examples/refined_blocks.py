@@ -49,16 +49,16 @@ class Blocks(Proposer):
     def __init__(self, parallel: float, ngram: float) -> None:
         self.parallel, self.ngram = parallel, ngram
 
-    def reset(self, batch_size: int) -> None:  # noqa: D102  as of `Proposer`, as the next three
+    def reset(self, batch_size: int) -> None:
         self.states = [torch.zeros(1, len(rows))] * batch_size  # one before anything is read
 
-    def observe(self, states: Sequence[torch.Tensor] | None) -> None:  # noqa: D102
+    def observe(self, states: Sequence[torch.Tensor] | None) -> None:
         self.states = [torch.cat(both) for both in zip(self.states, states or (), strict=True)]
 
-    def rollback(self, lengths: Sequence[int]) -> None:  # noqa: D102
+    def rollback(self, lengths: Sequence[int]) -> None:
         self.states = [own[: n + 1] for own, n in zip(self.states, lengths, strict=True)]
 
-    def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:  # noqa: D102
+    def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
         state = torch.stack([own[-1] for own in self.states])
         last, drafts = torch.tensor([s.tokens[-1] for s in sequences]), list[Draft]()
         link: Any = {name: getattr(step, name) for name in ("seeds", "positions", "temperature")}

@@ -68,7 +68,7 @@ if not _is_being_looked_for():
 
 
 def build_info() -> dict[str, Any]:
-    """How the operators were built, and what they run on.
+    """Report how the operators were built, and what they run on.
 
     Returns:
         version: of rdk_cuda. torch_target: the oldest torch that the binary runs with.

@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, and files that are read with suspicion."""
+"""Atomic writes and validated reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-"""What weights may be: torch computes with all of these, and with no other floating dtype."""
+"""The dtypes of weights: torch computes with all of these, and with no other floating one."""
 
 _DEEPEST_JSON = 100  # objects and lists inside of each other; `repr` of more would overflow
 LARGEST_JSON = 1 << 24  # bytes; the index of a checkpoint of a trillion parameters has half of it
@@ -32,7 +31,7 @@ LARGEST_JSON = 1 << 24  # bytes; the index of a checkpoint of a trillion paramet
 
 @contextmanager
 def regular_file(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file, or what a link to one leads to, open for reading, and its size in bytes."""
+    """Open a regular file, or what a link leads to, for reading; yield it and its size in bytes."""
 
     def without_waiting(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NONBLOCK)  # of a pipe, for somebody who writes to it
@@ -45,7 +44,7 @@ def regular_file(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def read_small(path: Path, most: int = LARGEST_JSON) -> bytes:
-    """The content of a regular file."""
+    """Read a regular file."""
     with regular_file(path) as (file, size):
         content = b"" if size > most else file.read(most + 1)
     if max(size, len(content)) > most:  # it may have grown
@@ -53,13 +52,13 @@ def read_small(path: Path, most: int = LARGEST_JSON) -> bytes:
     return content
 
 
-def read_json(path: Path, most: int = LARGEST_JSON) -> Any:
-    """What a regular file says in JSON; errors as `read_small` and `json_of`."""
-    return json_of(read_small(path, most))
+def read_json(path: Path) -> Any:
+    """Parse a regular file; errors as `read_small` and `json_of`."""
+    return json_of(read_small(path))
 
 
 def json_of(text: str | bytes) -> Any:
-    """What JSON says."""
+    """Parse JSON that is not nested too deep."""
     too_deep = f"is nested more than {_DEEPEST_JSON} times"
     try:
         content = json.loads(text)
@@ -76,7 +75,7 @@ def json_of(text: str | bytes) -> Any:
 
 @contextmanager
 def opened_tensors(path: Path) -> Iterator[Any]:
-    """An open safetensors file; its tensors come to the CPU.
+    """Open a safetensors file; its tensors come to the CPU.
 
     A file of another size than its header says is a `SafetensorError`, before any of it is mapped.
     """
@@ -121,7 +120,7 @@ def write_figure(figure: Any, path: Path) -> None:
 
 
 def without_nan(value: Any) -> Any:
-    """The same content with None in place of NaN and infinity."""
+    """Replace NaN and infinity by None."""
     if isinstance(value, Mapping):
         return {str(key): without_nan(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -132,7 +131,7 @@ def without_nan(value: Any) -> Any:
 
 
 def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """A safetensors file's content, the same for the same arguments.
+    """Make a safetensors file's content, the same for the same arguments.
 
     safetensors itself writes metadata in an order that differs between processes.
     """
@@ -177,13 +176,13 @@ class TensorFile:
         write_whole(path, lambda place: place.write_bytes(whole))
 
     def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """The tensors of a file that says it is of this kind, unchecked, and its metadata."""
+        """Read the unchecked tensors of a file that says it is of this kind, and its metadata."""
         with self.opened(path) as (file, metadata):
             return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
 
     @contextmanager
     def opened(self, path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
-        """The open file, if it says that it is of this kind, and its metadata; errors as `read`."""
+        """Open a file that says it is of this kind, and read its metadata; errors as `read`."""
         safetensors = self.safetensors()
         try:
             with opened_tensors(path) as file:
@@ -196,17 +195,6 @@ class TensorFile:
             raise self.error(
                 f"{self.owner}.load: {path} {found}; needs a file that {self.owner}.save wrote"
             ) from error
-
-    def check_sizes(
-        self, path: Path, metadata: Mapping[str, str], sizes: Mapping[str, int]
-    ) -> None:
-        """Refuses a file whose metadata names other sizes than its tensors have."""
-        for name, size in sizes.items():
-            if metadata.get(name) != str(size):
-                raise self.error(
-                    f"{self.owner}.load: {path} says {name} = {metadata.get(name)}, but its "
-                    f"tensors have {size}; the file was altered"
-                )
 
     def _check_header(self, path: Path, metadata: Mapping[str, str], found: set[str]) -> None:
         if metadata.get("format") != self.format:
@@ -229,13 +217,12 @@ class TensorFile:
             )
 
     def safetensors(self) -> Any:
-        """Imported when a file is, as `setup.py install` brings no dependencies."""
+        """Import it when a file is read, as `setup.py install` brings no dependencies."""
         try:
             import safetensors.torch
         except ImportError as error:
             raise ImportError(
-                f"{self.owner} is kept in safetensors files ({error}): "
-                "pip install safetensors numpy"
+                f"{self.owner} needs safetensors ({error}): pip install safetensors numpy"
             ) from error
         return safetensors
 
@@ -247,21 +234,22 @@ def write_whole(path: Path, write: Callable[[Path], object], *, mode: int = 0o66
     """Write a file under another name next to it, then rename: no reader ever sees half of it.
 
     A symbolic link stays, and the file that it leads to is replaced; that file's mode stays, too.
-    What is no regular file, such as a pipe or a device, is not replaced: all bytes are written to
-    it once they are complete. If it cannot be written, what was at `path` is as before.
+    If it cannot be written, what was at `path` is as before.
 
     Args:
         write: writes the file that it is given the path of.
         mode: of a new file, less the umask.
+
+    Raises:
+        OSError: naming the file; also where it is no regular one, such as a pipe or a device.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "Is not a regular file", str(path))
     with system_errors(path):
         try:
             old = path.stat()  # of what a link leads to
         except FileNotFoundError:
             old = None
-        if old is not None and not stat.S_ISREG(old.st_mode):
-            _write_into(path, write)
-            return
         file = Path(os.path.realpath(path))
         _remove_abandoned(file)
         hidden = _hidden_name(file)
@@ -280,7 +268,7 @@ def write_whole(path: Path, write: Callable[[Path], object], *, mode: int = 0o66
 
 @contextmanager
 def folder_written_whole(path: Path, check: Callable[[], None]) -> Iterator[Path]:
-    """A hidden folder next to `path`, renamed to it at the end, and removed if anything fails.
+    """Make a hidden folder next to `path`, renamed to it at the end, or removed if anything fails.
 
     What is at `path` is replaced; it is gone for the instant between two renamings.
 
@@ -356,7 +344,6 @@ def _hidden_name(path: Path) -> Path:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file's content, or a folder's entries, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -364,17 +351,8 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _write_into(path: Path, write: Callable[[Path], object]) -> None:
-    """Writers may seek, map and rename; so they get a file, and the pipe or device its bytes."""
-    with tempfile.TemporaryDirectory() as folder:
-        content = Path(folder) / (path.name or "content")
-        write(content)
-        with content.open("rb") as source, path.open("wb") as target:
-            shutil.copyfileobj(source, target)
-
-
 def _remove_abandoned(file: Path) -> None:
-    """What killed writers of the same file left, or a large one would fill the disk in time."""
+    """Remove what killed writers of the same file left, before it fills the disk."""
     ours = re.compile(rf"\.{re.escape(file.name[:50])}\.[0-9a-f]{{32}}\.tmp")
     with contextlib.suppress(OSError):
         for other in file.parent.iterdir():

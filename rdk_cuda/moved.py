@@ -7,6 +7,8 @@ from typing import Any
 
 MOVED = {
     "rdk_cuda.decoding.Cascade": "rdk_cuda.labs.cascades.Cascade",
+    "rdk_cuda.decoding.lengths.Confidence": "rdk_cuda.labs.length_rules.Confidence",
+    "rdk_cuda.decoding.lengths.EntropyBound": "rdk_cuda.labs.length_rules.EntropyBound",
     "rdk_cuda.decoding.cascade": "rdk_cuda.labs.cascades",
     "rdk_cuda.decoding.parallel": "rdk_cuda.labs.parallel_decoder",
     "rdk_cuda.decoding.string_rejection": "rdk_cuda.labs.string_rejection",
@@ -19,12 +21,18 @@ MOVED = {
 """The old dotted name of a module, or of a name in one, and the new one."""
 
 
+def attribute(module: str, name: str) -> Any:
+    """Raise for a name that a module does not have; as its `__getattr__`."""
+    if new := MOVED.get(f"{module}.{name}"):
+        raise ImportError(f"{module}.{name} has moved to {new}", name=name)
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
 class _Moved:
     """Answer after all finders of modules, also where `from package import name` finds none."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        """Raise for what has moved."""
         if name in MOVED:
             raise ImportError(f"{name} has moved to {MOVED[name]}", name=name)
 

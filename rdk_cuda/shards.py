@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
@@ -17,7 +17,7 @@ from torch import Tensor, distributed
 from . import _ops as operators
 from . import functional
 from ._ops.contract import OPERATORS
-from ._ops.inputs import Integers, Numbers, takes_arrays
+from ._ops.inputs import Numbers, takes_arrays
 from .affinity import Affinity
 from .functional.operators import step_arguments
 from .functional.step import Draft, Method, Verified
@@ -29,8 +29,6 @@ _NOT_HERE = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True)
 class _Shards:
-    """Which rank has which chunks: those that begin in its columns."""
-
     rank: int
     ranks: int
     width: int  # columns of each rank
@@ -53,7 +51,6 @@ class _Shards:
         return max(0, end - begin)
 
     def owner(self, rank: int) -> int:
-        """Of the head."""
         return rank * self.width // _CHUNK * _CHUNK // self.width
 
 
@@ -97,16 +94,12 @@ def verify(
     affinity: Affinity,
     temperature: Numbers = 1.0,
     *,
-    top_k: Integers | None = None,
-    top_p: Numbers | None = None,
-    min_p: Numbers | None = None,
-    allowed: Tensor | None = None,
-    logprobs: Literal["processed", "raw"] | None = None,
     method: Method = "token",
     draft_rows: Tensor | None = None,
     group: Any = None,
+    **options: Any,
 ) -> Verified:
-    """`rdk_cuda.verify` of logits that the ranks of a group have in shards.
+    """Verify as `rdk_cuda.verify`, with logits that the ranks of a group have in shards.
 
     Every rank calls it with the same arguments but for `target_logits`, and gets the same result,
     that of whole logits. By token, what goes from rank to rank, for V_t columns on P ranks, is:
@@ -126,9 +119,9 @@ def verify(
             size that `affinity` has, are padding, and never read.
         draft, affinity, temperature, draft_rows: as in `rdk_cuda.verify`, whole on every rank; the
             draft with its `stats`.
-        top_k, top_p, min_p, allowed, logprobs, method: as in `rdk_cuda.verify`. If one is given,
-            other than "token", the ranks gather all logits first.
         group: a `torch.distributed` process group; the default group if not given.
+        method, options: as in `rdk_cuda.verify`. If one is given, other than "token", the ranks
+            gather all logits first.
 
     Returns:
         `Verified(tokens [B, K + 1], num_accepted [B], logprobs)`, equal on every rank.
@@ -152,11 +145,8 @@ def verify(
     """
     if not distributed.is_initialized():
         raise ValueError(
-            f"{_NAME}: torch.distributed has no process group; call init_process_group first, or "
-            "rdk_cuda.verify on whole logits"
+            f"{_NAME}: torch.distributed has no process group; call init_process_group first"
         )
-    options: dict[str, Any] = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
-    options |= {"allowed": allowed, "logprobs": logprobs}
     if method != "token" or any(option is not None for option in options.values()):
         options |= {"method": method, "draft_rows": draft_rows}
         whole = whole_rows(target_logits, affinity.target_size, group)
@@ -171,7 +161,7 @@ def verify(
 
 
 def verify_packed(step: dict[str, Any], target_size: int, group: Any = None) -> Verified:
-    """As `verify` by token, of what `torch.ops.rdk.verify` takes (DESIGN section 4, "Schemas").
+    """Verify by token what `torch.ops.rdk.verify` takes (DESIGN section 4, "Schemas").
 
     Args:
         step: by name, with `draft_stats`; `target_logits` are `[>= N + B, W]`.
@@ -195,7 +185,7 @@ def verify_packed(step: dict[str, Any], target_size: int, group: Any = None) -> 
 
 
 def whole_rows(target_logits: Tensor, target_size: int, group: Any = None) -> Tensor:
-    """`[..., V_t]`, all columns of what the ranks have in shards `[..., W]`: one all-gather."""
+    """Gather `[..., V_t]` from the ranks' shards `[..., W]`: one all-gather."""
     ranks = _shards(target_logits, target_size, group).ranks
     own = target_logits.contiguous().view(torch.uint8)  # gloo has not all dtypes
     every = [torch.empty_like(own) for _ in range(ranks)]
@@ -204,7 +194,7 @@ def whole_rows(target_logits: Tensor, target_size: int, group: Any = None) -> Te
 
 
 def _shards(target_logits: Tensor, target_size: int, group: Any) -> _Shards:
-    """Raises ValueError if they do not cover V_t."""
+    """Raise ValueError if they do not cover V_t."""
     rank, ranks = distributed.get_rank(group), distributed.get_world_size(group)
     shards = _Shards(rank, ranks, target_logits.shape[-1], target_size)
     if ranks * shards.width < target_size:

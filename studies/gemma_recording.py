@@ -14,7 +14,7 @@ from torch import Tensor
 
 from examples.demo.corpus import docstrings, read_text
 from rdk_cuda.integrations.eagle3 import Eagle3Network
-from rdk_cuda.integrations.eagle3.reading import unrolled
+from rdk_cuda.integrations.eagle3.unrolled import unrolled
 
 WINDOW, FIRST = 384, 64
 CONTEXT, RUN = 40, 8  # tokens that the model sees as a drafter, and positions in one pass

@@ -31,7 +31,7 @@ from rdk_cuda.decoding.models import Output, TreeModel, feed_unread
 from rdk_cuda.decoding.proposal import Proposal, Step, padded
 from rdk_cuda.decoding.rules import Decided, Logprobs
 from rdk_cuda.decoding.trees import branch, depths
-from rdk_cuda.dynamic_tokens import DynamicTokens, FullHead, dynamic_columns
+from rdk_cuda.dynamic_tokens import DynamicTokens, TokenHead, dynamic_columns
 from rdk_cuda.functional import Draft
 from rdk_cuda.vocabulary import Vocabulary
 
@@ -93,7 +93,7 @@ class RSDTree(Proposer):
         width: int = 2,
         passes: int = 4,
         dynamic_tokens: DynamicTokens | None = None,
-        full_head: FullHead | None = None,
+        full_head: TokenHead | None = None,
     ) -> None:
         self.drafter, self.affinity = drafter, affinity
         self.branching, self.width = branching, width

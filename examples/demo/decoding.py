@@ -13,7 +13,7 @@ from rdk_cuda.calibration.recording import Each
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.generation import Kind, Statistics
 from rdk_cuda.decoding.models import CausalModel, Output
-from rdk_cuda.dynamic_tokens.columns import FullHead
+from rdk_cuda.dynamic_tokens.columns import TokenHead
 from rdk_cuda.evaluation.timing import Watch
 from rdk_cuda.integrations.eagle3 import Eagle3Drafter
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
@@ -175,7 +175,7 @@ def decoders_of(
         )
 
 
-def full_head_of(pair: Pair, method: Method) -> FullHead | None:
+def full_head_of(pair: Pair, method: Method) -> TokenHead | None:
     """What an EAGLE-3 drafter's dynamic tokens take their logits from; a model has its own head."""
     if isinstance(pair, ModelPair) or method.drafter.dynamic_tokens is None:
         return None

@@ -323,7 +323,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     """Mean cross-entropy of `hidden @ weight.T`, its gradient taken chunk by chunk on the way."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
         states = hidden.to(torch.bfloat16)
         head = weight.to(torch.bfloat16)
         hidden_gradient = torch.empty_like(states)
@@ -344,7 +344,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         return total / len(hidden)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: D102
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         hidden_gradient, weight_gradient = ctx.saved_tensors
         return hidden_gradient * gradients[0], weight_gradient * gradients[0], None
 

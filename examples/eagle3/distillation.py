@@ -30,7 +30,7 @@ class Distillation(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # noqa: D102
+    def forward(
         ctx: Any,
         states: Tensor,
         head: Tensor,
@@ -62,7 +62,7 @@ class Distillation(torch.autograd.Function):
             return total
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         state_gradient, head_gradient = ctx.saved_tensors
         scaled = None if head_gradient is None else head_gradient * gradients[0]
         return state_gradient * gradients[0], scaled, None, None, None, None

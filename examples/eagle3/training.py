@@ -21,7 +21,7 @@ from examples.demo.gemma import fast_dtype
 from rdk_cuda import Vocabulary
 from rdk_cuda.files import write_whole
 from rdk_cuda.integrations.eagle3 import Eagle3Network
-from rdk_cuda.integrations.eagle3.reading import unrolled
+from rdk_cuda.integrations.eagle3.unrolled import unrolled
 
 from .distillation import Distillation, sampled_columns
 

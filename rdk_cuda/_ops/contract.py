@@ -1,4 +1,4 @@
-"""What docs/design.md section 4 says of the arguments and results of every operator, as a table.
+"""The arguments and results of every operator, as docs/design.md section 4 has them, in a table.
 
 A shape is a list of dimensions. A symbol stands for one size wherever an operator names it, "..."
 for any number of leading dimensions, and `>= N + B` for at least so many. Fake kernels, the page's
@@ -349,7 +349,7 @@ Sizes = dict[str, Any]  # by symbol, "..." a tuple; and the numbers by name
 
 
 def sizes_of(operator: str, arguments: Mapping[str, Any]) -> Sizes:
-    """The size of each symbol in a call, of the first argument that has it; nothing is checked."""
+    """Find the size of each symbol in the first argument that has it; nothing is checked."""
     sizes: Sizes = {"limited": int(any(arguments.get(name) is not None for name in LIMITS))}
     for name, rule in OPERATORS[operator].arguments.items():
         value = arguments[name]
@@ -363,7 +363,7 @@ def sizes_of(operator: str, arguments: Mapping[str, Any]) -> Sizes:
 
 
 def symbols(rule: Argument, shape: Sequence[int]) -> Iterator[tuple[str, Any]]:
-    """The symbols that a tensor of this shape gives a size, and these."""
+    """Yield the symbols that a tensor of this shape gives a size, and these."""
     dimensions = rule.shape.split(", ")
     if dimensions[0] == "...":
         named = len(dimensions) - 1
@@ -375,7 +375,7 @@ def symbols(rule: Argument, shape: Sequence[int]) -> Iterator[tuple[str, Any]]:
 
 
 def size_of(dimension: str, sizes: Sizes) -> Any:
-    """What a dimension comes to: a sum of symbols, numbers and quotients."""
+    """Evaluate a dimension: a sum of symbols, numbers and quotients."""
     return sum(_term(term, sizes) for term in dimension.split(" + "))
 
 
@@ -386,7 +386,6 @@ def _term(term: str, sizes: Sizes) -> Any:
 
 
 def shape_of(rule: Argument, sizes: Sizes) -> tuple[Any, ...]:
-    """Of a result."""
     if rule.if_asked is not None and not sizes[rule.if_asked]:
         return (0,)
     sizes_of_each = (
@@ -397,6 +396,5 @@ def shape_of(rule: Argument, sizes: Sizes) -> tuple[Any, ...]:
 
 
 def dtype_of(rule: Argument, arguments: Mapping[str, Any]) -> torch.dtype:
-    """Of a result."""
     dtype: torch.dtype = rule.dtypes[0] if rule.dtype_of is None else arguments[rule.dtype_of].dtype
     return dtype

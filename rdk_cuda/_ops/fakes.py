@@ -1,4 +1,4 @@
-"""What the operators return, in shapes and dtypes only: for torch.compile and the meta device."""
+"""The operators' results in shapes and dtypes only, for torch.compile and the meta device."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _library = torch.library.Library(NAMESPACE, "IMPL")
 
 
 def refuse_gradients(operator: str, tensors: Mapping[str, Tensor | None]) -> None:
-    """Refuses tensors that autograd records, and dual tensors, whose tangent would be lost.
+    """Refuse tensors that autograd records, and dual tensors, whose tangent would be lost.
 
     Args:
         operator: its name without `rdk::`.
@@ -47,7 +47,7 @@ def refuse_gradients(operator: str, tensors: Mapping[str, Tensor | None]) -> Non
 
 
 def _in_transform(operator: str) -> Callable[..., Any]:
-    """What the innermost transform of torch.func does with an operator.
+    """Do with an operator as the innermost transform of torch.func does.
 
     Its kernel in PyTorch serves all operators and cannot be called once there is one for this
     operator. So what it does is here too: take this level's wrappers off, call the operator one

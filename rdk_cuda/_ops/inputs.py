@@ -1,4 +1,4 @@
-"""What the Python layer accepts in place of an operator's tensors: one number or a list in place of
+"""Forms that the Python layer accepts for an operator's tensors: one number or a list in place of
 `[B]`, and arrays of other libraries in place of any."""
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _Result = TypeVar("_Result")
 
 
 def takes_arrays(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Arrays of CuPy, NumPy, JAX and other libraries with `__dlpack__` are arguments like tensors.
+    """Accept arrays of CuPy, NumPy, JAX and others with `__dlpack__` as arguments like tensors.
 
     They are read where they are, without a copy; what CuPy has under way on its own stream comes
-    first. Results stay tensors. What is annotated as a tensor or an `Affinity` has to be one.
+    first. Results stay tensors. Arguments annotated as a tensor or an `Affinity` have to be one.
     """
     parameters = inspect.signature(function).parameters
     names, kinds = list(parameters), {name: str(p.annotation) for name, p in parameters.items()}
@@ -88,16 +88,37 @@ def _checked(function: str, name: str, value: Any, kind: str | None) -> Any:
 
 
 def refuse_other_than_affinity(function: str, value: Any) -> None:
-    """A `Vocabulary`, for example, has the same sizes, and would be noticed late."""
+    """Refuse now, say, a `Vocabulary`: it has the same sizes, and would be noticed late."""
     if not hasattr(value, "by_draft"):  # the class itself imports this module
-        raise TypeError(
-            f"{function}: affinity is a {type(value).__name__}; needs an Affinity, as "
-            "Affinity.intersection makes of a Vocabulary"
-        )
+        raise TypeError(f"{function}: affinity is a {type(value).__name__}; needs an Affinity")
+
+
+def check_shape(name: str, tensor: Tensor, *needs: int | str, error: Any = ValueError) -> None:
+    """Refuse another shape; a size in words stands for any.
+
+    Args:
+        name: of the function and the argument, for the message.
+    """
+    shape = tensor.shape
+    fits = len(shape) == len(needs)
+    for size, needed in zip(shape, needs, strict=False):
+        fits = fits and (size == needed or isinstance(needed, str))
+    if not fits:
+        needed_shape = ", ".join(map(str, needs))
+        raise error(f"{name} has shape {list(shape)}; needs [{needed_shape}]")
+
+
+def check_entries(
+    name: str, values: Tensor, holds: Tensor, needs: str, error: Any = ValueError
+) -> None:
+    """Refuse values of which some entries do not hold, by the first of these."""
+    if not bool(holds.all()):
+        at = (~holds).nonzero()[0].tolist()
+        raise error(f"{name}{at or ''} is {values[tuple(at)].item()}; needs {needs}")
 
 
 def whole_number(function: str, name: str, value: Any) -> int:
-    """The integer that `value` is; a float is none."""
+    """Return the integer that `value` is; refuse a float."""
     try:
         return operator.index(value)
     except TypeError:
@@ -105,15 +126,15 @@ def whole_number(function: str, name: str, value: Any) -> int:
 
 
 def on_host(values: Any) -> Tensor:
-    """Numbers in any form, on the CPU; what names no dtype of its own has Python's precision."""
+    """Put numbers in any form on the CPU; those without a dtype have Python's precision."""
     given = torch.as_tensor(values, device="cpu").detach()
     if given.is_floating_point() and not hasattr(values, "dtype"):
         return torch.as_tensor(values, dtype=torch.float64, device="cpu")
     return given
 
 
-def _refuse_number(function: str, name: str, value: Any) -> None:
-    """Refuses Python numbers out of range, alone or in lists.
+def refuse_number(function: str, name: str, value: Any) -> None:
+    """Refuse Python numbers out of range, alone or in lists.
 
     Tensors are not looked at, which would wait for a device: operators have a result for them.
     """
@@ -121,9 +142,9 @@ def _refuse_number(function: str, name: str, value: Any) -> None:
         return
     if isinstance(value, Sequence) and not isinstance(value, str):
         for each in value:
-            _refuse_number(function, name, each)
+            refuse_number(function, name, each)
         return
-    within, needs = WITHIN[name]
+    within, needs = WITHIN[name.removeprefix("draft_")]
     try:
         valid = bool(within(value))
     except TypeError:
@@ -141,21 +162,16 @@ def temperatures(
     device: torch.device,
     name: str = "temperature",
 ) -> Tensor:
-    """Float32 of the leading shape, from one number, `[B]` or that shape."""
+    """Make float32 of the leading shape, from one number, `[B]` or that shape."""
     if _is_plain(temperature, torch.float32, leading, device):
         return cast(Tensor, temperature)
-    _refuse_number(function, name, temperature)
+    refuse_number(function, name, temperature)
     needed = tuple(leading)
     if isinstance(temperature, (int, float)):
         return torch.full(needed, float(temperature), device=device, dtype=torch.float32)
     given = temperature
     if not isinstance(given, Tensor):
-        try:
-            given = torch.as_tensor(given, dtype=torch.float32, device="cpu")
-        except (TypeError, ValueError, RuntimeError):
-            raise TypeError(
-                f"{function}: {name} is {given!r:.40}; needs a number, or a tensor or list of them"
-            ) from None
+        given = torch.as_tensor(given, dtype=torch.float32, device="cpu")
     if tuple(given.shape) not in ((), needed, needed[:1]):
         choices = " or ".join(dict.fromkeys(str(list(s)) for s in (needed[:1], needed)))
         raise ValueError(
@@ -168,7 +184,7 @@ def temperatures(
 def per_sequence(
     function: str, name: str, value: Integers, batch: int, device: torch.device
 ) -> Tensor:
-    """Int64 `[B]`, from one integer or `[B]`. Integers of 64 unsigned bits keep their bits."""
+    """Make int64 `[B]`, of one integer or `[B]`. Integers of 64 unsigned bits keep their bits."""
     if _is_plain(value, torch.int64, (batch,), device):
         return cast(Tensor, value)
     if isinstance(value, Tensor):
@@ -188,7 +204,6 @@ def per_sequence(
 
 
 def _signed(function: str, name: str, value: Any, batch: int) -> int:
-    """The integer of 64 signed bits that has the bits of this one."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -211,7 +226,7 @@ def limits(
         return temperatures(function, value, leading, device, name)
     if _is_plain(value, torch.int32, leading, device):
         return cast(Tensor, value)
-    _refuse_number(function, name, value)
+    refuse_number(function, name, value)
     needed, most = tuple(leading), 2**31 - 1
     if not isinstance(value, Tensor):
         value = [min(k, most) for k in value] if isinstance(value, Sequence) else min(value, most)
@@ -231,7 +246,7 @@ def row_limits(
     shape: Sequence[int],
     device: torch.device,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Top-k, top-p and min-p as the operators take them, each as `limits` makes it."""
+    """Make top-k, top-p and min-p as the operators take them, each as `limits` does."""
     return (
         limits(function, "top_k", top_k, shape, device),
         limits(function, "top_p", top_p, shape, device),
@@ -239,21 +254,11 @@ def row_limits(
     )
 
 
-def user_seeds(
-    function: str,
-    seeds: Integers | None,
-    generator: torch.Generator | None,
-    batch: int,
-    device: torch.device,
-) -> Tensor:
-    """A seed for each sequence: of one scalar, sequence b gets `step_keys(seed, b)`."""
+def user_seeds(function: str, seeds: Integers | None, batch: int, device: torch.device) -> Tensor:
+    """Give each sequence a seed: of one scalar, sequence b gets `step_keys(seed, b)`."""
     if seeds is None:
-        source = device if generator is None else generator.device
         limits = torch.iinfo(torch.int64)
-        drawn = torch.randint(limits.min, limits.max, (batch,), generator=generator, device=source)
-        return drawn.to(device)
-    if generator is not None:
-        raise ValueError(f"{function}: got both seeds and generator; pass one of them")
+        return torch.randint(limits.min, limits.max, (batch,), device=device)
     given = per_sequence(function, "seeds", seeds, batch, device)
     if isinstance(seeds, Sequence) or (isinstance(seeds, Tensor) and seeds.dim() == 1):
         return given
@@ -265,11 +270,10 @@ def seeds_and_positions(
     function: str,
     seeds: Integers | None,
     positions: Integers | None,
-    generator: torch.Generator | None,
     batch: int,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """The seed of each sequence, and the position of the first token of its step."""
+    """Make the seed of each sequence, and the position of the first token of its step."""
     if seeds is not None and positions is None:
         raise ValueError(
             f"{function}: got seeds without positions, with which every step would draw the same "
@@ -279,14 +283,14 @@ def seeds_and_positions(
     first = per_sequence(
         function, "positions", 0 if positions is None else positions, batch, device
     )
-    return user_seeds(function, seeds, generator, batch, device), first
+    return user_seeds(function, seeds, batch, device), first
 
 
 def step_keys_and_positions(*given: Any) -> tuple[Tensor, Tensor]:
-    """The key of a step and the position of its first token, of each sequence.
+    """Make the key of a step and the position of its first token, for each sequence.
 
     Args:
-        given: as of `seeds_and_positions`.
+        given: as in `seeds_and_positions`.
     """
     seeds, first = seeds_and_positions(*given)
     keys: Tensor = operators.step_keys(seeds, first)
@@ -294,7 +298,6 @@ def step_keys_and_positions(*given: Any) -> tuple[Tensor, Tensor]:
 
 
 def _is_plain(value: Any, dtype: torch.dtype, shape: Sequence[int], device: torch.device) -> bool:
-    """Whether an operator takes it as it is."""
     return (
         isinstance(value, Tensor)
         and value.dtype == dtype

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._ops.inputs import on_host
+from .._ops.inputs import check_shape, on_host
 from ..files import TensorFile
 from ..vocabulary import Vocabulary
 from . import samplers
@@ -142,7 +142,7 @@ class Affinity:
         return self.bias.device
 
     def to(self, device: torch.device | str) -> Affinity:
-        """This affinity with its tensors on `device`; itself if they are there."""
+        """Move its tensors to `device`; return itself if they are there."""
         if torch.device(device) == self.device:
             return self
         moved = object.__new__(Affinity)
@@ -153,7 +153,7 @@ class Affinity:
         return moved
 
     def dense(self) -> Tensor:
-        """`A` as `[V_d, V_t]` float64. For tests and small vocabularies: at most 2^26 entries."""
+        """Return `A` as `[V_d, V_t]` float64. For small vocabularies: at most 2^26 entries."""
         if self.draft_size * self.target_size > _MAX_DENSE_ENTRIES:
             raise AffinityError(
                 f"Affinity.dense: {self.draft_size} x {self.target_size} entries are more than "
@@ -165,7 +165,7 @@ class Affinity:
         return matrix.index_put_(entries, to_float64(row_units), accumulate=True)
 
     def expectation(self, values: Tensor, *, first_row: int = 0) -> Tensor:
-        """The mean of `values` under each row from `first_row` on: `A[first_row:] @ values`.
+        """Return the mean of `values` under each row from `first_row` on: `A[first_row:] @ values`.
 
         `values` is `[V_t, n]` of any floating dtype and device; the result is
         `[V_d - first_row, n]` float64 on its device. A masked row has 0.
@@ -175,11 +175,8 @@ class Affinity:
             >>> affinity.expectation(torch.tensor([[1.0], [2.0], [4.0]]))
             tensor([[3.]], dtype=torch.float64)
         """
-        if values.dim() != 2 or values.shape[0] != self.target_size:
-            raise AffinityError(
-                f"Affinity.expectation: values has shape {list(values.shape)}; needs [V_t, n] "
-                f"with V_t = {self.target_size}"
-            )
+        name = "Affinity.expectation: values"
+        check_shape(name, values, self.target_size, "n", error=AffinityError)
         row_entries, spread, prior = (
             to_float64(units).to(values.device) for units in units_of(self._canonical())
         )
@@ -203,7 +200,7 @@ class Affinity:
 
     @classmethod
     def intersection(cls, vocabulary: Vocabulary) -> Affinity:
-        """Every drafter token maps to itself; one that the target lacks is masked.
+        """Map every drafter token to itself; mask one that the target lacks.
 
         For equal vocabularies this is plain speculative decoding; for a pruned drafter, drafting
         without redistribution; for different tokenizers, token-level intersection
@@ -225,7 +222,7 @@ class Affinity:
         draft_size: int | None = None,
         target_size: int | None = None,
     ) -> Affinity:
-        """Two tokenizers: a token that the target lacks goes to a target token that begins it.
+        """Map between two tokenizers: a token that the target lacks goes to one that begins it.
 
         A token that both have maps to itself. Any other token maps to the longest target token
         whose bytes its own begin with. If there is none, as for a special token, it is masked.
@@ -250,7 +247,7 @@ class Affinity:
         *,
         keep: float | Tensor | Sequence[float] = 0.0,
     ) -> Affinity:
-        """RDK to first order (arXiv:2506.03206): a uniform prior and the mean probabilities.
+        """Make RDK to first order (arXiv:2506.03206): a uniform prior and the mean probabilities.
 
         Row i is proportional to `1 + mu_i mu_j / tau`: that is `softmax(Omega_i / tau)` for
         `Omega = mu mu^T`, with `exp(x) ~ 1 + x`. A token that the target lacks has `mu_i = 0` and
@@ -296,7 +293,7 @@ class Affinity:
         *,
         keep: float | Tensor | Sequence[float] = 0.0,
     ) -> Affinity:
-        """RDK, exact (arXiv:2506.03206): a drafter token's row is `softmax(Omega_i / tau)`.
+        """Make exact RDK (arXiv:2506.03206): a drafter token's row is `softmax(Omega_i / tau)`.
 
         A softmax of a sparse row is a uniform prior and sparse entries above it, at a cost of
         O(V + nnz). A token that the target lacks has no row of `Omega` and spreads evenly.
@@ -319,7 +316,7 @@ class Affinity:
 
     @classmethod
     def cold_mass(cls, vocabulary: Vocabulary, mean_probs: Tensor) -> Affinity:
-        """Kept tokens map to themselves; one extra drafter token stands for all pruned ones.
+        """Map kept tokens to themselves, and one extra drafter token to all pruned ones.
 
         The extra token is the last, drafter token `vocabulary.draft_size`: the drafter's logits
         have one column more than its vocabulary. Its row is a prior, the mean over the pruned
@@ -347,7 +344,7 @@ class Affinity:
         temperature: float = 1.0,
         offset: float | Tensor | Sequence[float] = 0.0,
     ) -> Affinity:
-        """Kept tokens map to themselves; one virtual token stands for each cluster of pruned ones.
+        """Map kept tokens to themselves, and one virtual token to each cluster of pruned ones.
 
         The virtual token of cluster c is drafter token `vocabulary.draft_size + c`. Its row is
         `w`, proportional to `mean_probs^(1 / temperature)` within the cluster, and its bias is
@@ -382,7 +379,7 @@ class Affinity:
         prior: Tensor | None = None,
         bias: Tensor | None = None,
     ) -> Affinity:
-        """Any non-negative weights: `S = rows`, `U = spread`, `P = prior`.
+        """Take any non-negative weights: `S = rows`, `U = spread`, `P = prior`.
 
         Each row, `S` and spread together, is normalised, and the logarithm of its sum is added to
         its bias. A row without mass is masked. Priors are normalised.
@@ -404,39 +401,35 @@ class Affinity:
         return cls(**samplers.from_rows(rows, target_size, spread, prior, bias))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes a safetensors file atomically; `load` gives the same affinity back."""
-        _FILE.write(Path(path), self._canonical(), self._sizes)
+        """Write a safetensors file atomically; `load` gives the same affinity back."""
+        sizes = {"draft_size": self.draft_size, "target_size": self.target_size}
+        _FILE.write(Path(path), self._canonical(), sizes)
 
     @classmethod
     def load(cls, path: str | PathLike[str], device: torch.device | str = "cpu") -> Affinity:
-        """Reads what `save` wrote, checks all of it, and moves it to `device`.
+        """Read what `save` wrote, checks all of it, and moves it to `device`.
 
         Raises:
             AffinityError: the file is truncated, altered, of another kind or of a newer version.
             OSError: it cannot be opened.
         """
-        path = Path(path)
-        tensors, metadata = _FILE.read(path)
-        prior = tensors["prior_cdf"]
-        if prior.dim() == 2 and prior.shape[1] > LARGEST_TARGET:
-            raise AffinityError(
-                f"Affinity.load: {path} has {prior.shape[1]} target tokens; a file may have at "
-                f"most {LARGEST_TARGET}"
-            )
+        tensors, _ = _FILE.read(Path(path))
         try:
-            affinity = cls(**tensors)
+            return from_file(tensors).to(device)
         except AffinityError as error:
             raise AffinityError(f"Affinity.load: {path}: {error}") from error
-        _FILE.check_sizes(path, metadata, affinity._sizes)
-        return affinity.to(device)
 
-    @property
-    def _sizes(self) -> dict[str, int]:
-        return {"draft_size": self.draft_size, "target_size": self.target_size}
+
+def from_file(tensors: Mapping[str, Tensor]) -> Affinity:
+    """Make an affinity of the canonical tensors that a file has, checked."""
+    prior = tensors["prior_cdf"]
+    if prior.dim() == 2 and prior.shape[1] > LARGEST_TARGET:
+        raise AffinityError(f"V_t is {prior.shape[1]}; needs at most {LARGEST_TARGET} in a file")
+    return Affinity(**tensors)
 
 
 def overlaps(affinity: Affinity, vocabulary: Vocabulary, mean: Tensor) -> tuple[float, float]:
-    """Of the target's mean `[V_t]` float64 with the drafter's, through an affinity and without.
+    """Overlap the target's mean `[V_t]` float64 and the drafter's, with an affinity and without.
 
     The drafter's mean is the target's over the tokens that both have, normalised.
     """

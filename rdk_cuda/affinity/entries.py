@@ -1,4 +1,4 @@
-"""Turns non-negative weights, in the forms that people have them, into an affinity's tensors."""
+"""Turn non-negative weights, in the forms that people have them, into an affinity's tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._ops.inputs import on_host
+from .._ops.inputs import check_entries, on_host
 from ..vocabulary import Vocabulary
 from .fixed_point import apportion, running_sums
 from .validation import AffinityError
@@ -29,17 +29,16 @@ class Entries(NamedTuple):
 
     @classmethod
     def none(cls) -> Entries:
-        """`S` without an entry."""
         nothing = torch.zeros(0, dtype=torch.int64, device="cpu")
         return cls(nothing, nothing, nothing.double())
 
     def row_sums(self, draft_size: int) -> Tensor:
-        """`[V_d]` float64."""
+        """Return `[V_d]` float64."""
         sums = torch.zeros(draft_size, dtype=torch.float64, device="cpu")
         return sums.index_add_(0, self.rows, self.weights)
 
     def plus(self, other: Entries, shape: tuple[int, int]) -> Entries:
-        """The sum of two matrices `[V_d, V_t]`."""
+        """Return the sum of two matrices `[V_d, V_t]`."""
         rows, targets, weights = (torch.cat(parts) for parts in zip(self, other, strict=True))
         matrix = torch.sparse_coo_tensor(
             torch.stack([rows, targets]), weights, shape, check_invariants=False, device="cpu"
@@ -57,17 +56,14 @@ def nonnegative(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
             f"{list(shape)} real numbers"
         )
     numbers = numbers.to(torch.float64)
-    wrong = ~(numbers >= 0) | numbers.isinf()  # catches NaN too
-    if bool(wrong.any()):
-        at = wrong.nonzero()[0].tolist()
-        raise AffinityError(
-            f"{name}{at} is {numbers[tuple(at)].item()}; needs finite numbers that are not negative"
-        )
+    sound = (numbers >= 0) & ~numbers.isinf()  # not of NaN
+    needs = "finite numbers that are not negative"
+    check_entries(name, numbers, sound, needs, AffinityError)
     return numbers
 
 
 def refuse_overflow(name: str, sums: Tensor) -> None:
-    """Finite numbers may have a sum that is not finite. `name` is followed by a place."""
+    """Refuse finite numbers whose sum is not finite. `name` is followed by a place."""
     if bool(sums.isinf().any()):
         at = sums.isinf().nonzero()[0].tolist()
         raise AffinityError(
@@ -79,7 +75,7 @@ def refuse_overflow(name: str, sums: Tensor) -> None:
 def row_entries(
     name: str, rows: Sequence[Mapping[int, float]] | Tensor, target_size: int
 ) -> Entries:
-    """The entries of `rows`, one mapping or one matrix row for each drafter token."""
+    """Return the entries of `rows`, one mapping or one matrix row for each drafter token."""
     if isinstance(rows, Tensor):
         return _of_matrix(name, rows.detach().cpu())
     return _of_mappings(name, rows, target_size)
@@ -102,17 +98,13 @@ def _of_mappings(name: str, rows: Sequence[Mapping[int, float]], target_size: in
             entries = sorted((index(token), float(weight)) for token, weight in row.items())
         except (AttributeError, TypeError, ValueError) as error:
             raise AffinityError(
-                f"{name}[{i}] is {reprlib.repr(row)}; needs a mapping from target id to weight "
-                f"({error})"
+                f"{name}[{i}] is {reprlib.repr(row)}; needs a mapping of ids to weights ({error})"
             ) from error
         for token, weight in entries:
-            if not 0 <= token < target_size:
+            if not (0 <= token < target_size and 0 <= weight < math.inf):
                 raise AffinityError(
-                    f"{name}[{i}] holds token {token}; needs target ids in [0, {target_size})"
-                )
-            if not 0 <= weight < math.inf:
-                raise AffinityError(
-                    f"{name}[{i}][{token}] is {weight}; needs finite weights, none negative"
+                    f"{name}[{i}] has {token}: {weight}; needs target ids in [0, {target_size}) "
+                    "and finite weights, none negative"
                 )
             found.append((i, token, weight))
     numbers = torch.tensor(found, dtype=torch.float64, device="cpu").reshape(len(found), 3)
@@ -121,7 +113,7 @@ def _of_mappings(name: str, rows: Sequence[Mapping[int, float]], target_size: in
 
 
 def kept_entries(vocabulary: Vocabulary) -> Entries:
-    """Each drafter token maps to itself."""
+    """Map each drafter token to itself."""
     rows = (vocabulary.draft_ids >= 0).nonzero().flatten()
     return Entries(
         rows,
@@ -131,7 +123,7 @@ def kept_entries(vocabulary: Vocabulary) -> Entries:
 
 
 def offsets_of(ids: Tensor, size: int) -> Tensor:
-    """Where each of the ids 0 to `size - 1` begins in the sorted `ids`: `[size + 1]` int32."""
+    """Find where each id below `size` begins in the sorted `ids`: `[size + 1]` int32."""
     counts = torch.bincount(ids, minlength=size)
     return torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
 
@@ -147,7 +139,7 @@ def canonical_tensors(
     """The canonical tensors of `S + U P`, its rows and priors normalised and rounded to units.
 
     Args:
-        entries: `S`. What rounds to no units is dropped.
+        entries: `S`. Entries that round to no units are dropped.
         bias: `[V_d]`. A row of bias -inf is emptied; every other one needs mass.
         spread, prior: `[V_d, R]` and `[R, V_t]` float64.
     """
@@ -203,19 +195,14 @@ def virtual_token_weights(
     shape, dtype = list(clusters.shape), clusters.dtype
     if shape != [size] or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
         raise AffinityError(
-            f"virtual tokens: clusters has shape {shape} and dtype {dtype}; needs [V_t] = [{size}] "
-            "integers"
+            f"virtual tokens: clusters has shape {shape} and dtype {dtype}; needs integers [{size}]"
         )
     clusters = clusters.cpu().long()
     allowed = torch.full_like(clusters, size)
     allowed[vocabulary.kept] = 0
-    wrong = ((clusters < -1) | (clusters >= allowed)).nonzero()
-    if wrong.numel():
-        token = int(wrong[0])
-        raise AffinityError(
-            f"virtual tokens: clusters[{token}] is {int(clusters[token])}; needs "
-            + ("-1, since the token is kept" if allowed[token] == 0 else f"-1 to {size - 1}")
-        )
+    sound = (clusters >= -1) & (clusters < allowed)
+    needs = f"-1 to {size - 1}, and -1 of a token that is kept"
+    check_entries("virtual tokens: clusters", clusters, sound, needs, AffinityError)
     if not 0 < temperature < math.inf:
         raise AffinityError(f"virtual tokens: temperature is {temperature}; needs more than 0")
 

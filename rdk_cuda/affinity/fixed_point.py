@@ -14,7 +14,7 @@ ONE = 1 << 32
 
 
 def apportion(masses: Tensor, groups: Tensor, num_groups: int) -> Tensor:
-    """Rounds the shares of each group to units that sum to exactly `ONE`.
+    """Round the shares of each group to units that sum to exactly `ONE`.
 
     The method of largest remainders: every share is rounded down and the units left over go to
     the largest fractions, one each, the lowest index first among equals. So every result is less
@@ -45,24 +45,24 @@ def apportion(masses: Tensor, groups: Tensor, num_groups: int) -> Tensor:
 
 
 def running_sums(units: Tensor, offsets: Tensor) -> Tensor:
-    """Inclusive running sums, begun anew in each of the rows that `offsets` delimits."""
+    """Sum up to each unit, anew in each of the rows that `offsets` delimits."""
     sums = units.cumsum(0)
     before_row = torch.nn.functional.pad(sums, (1, 0))[offsets[:-1]]
     return sums - before_row.repeat_interleave(offsets.diff())
 
 
 def differences(sums: Tensor, offsets: Tensor) -> Tensor:
-    """The units whose `running_sums` are given."""
+    """Invert `running_sums`."""
     previous = sums.roll(1)
     previous[offsets[:-1][offsets.diff() > 0]] = 0
     return sums - previous
 
 
 def to_float64(units: Tensor) -> Tensor:
-    """Units as probabilities, exactly."""
+    """Convert units to probabilities, exactly."""
     return units.to(torch.float64) / ONE
 
 
 def to_float32(units: Tensor) -> Tensor:
-    """Units as probabilities, correctly rounded."""
+    """Convert units to probabilities, correctly rounded."""
     return to_float64(units).to(torch.float32)

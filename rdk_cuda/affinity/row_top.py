@@ -31,7 +31,7 @@ class _Entries(NamedTuple):
 def row_top(
     rows: Tensor, targets: Tensor, units: Tensor, spread_units: Tensor, prior_units: Tensor
 ) -> Tensor:
-    """The target with the largest mass in each row of `A`, the lowest id on ties.
+    """Return the target with the largest mass in each row of `A`, the lowest id on ties.
 
     Of the entries of `S`, int64 `[nnz]` each, and the units of `U` `[V_d, R]` and `P` `[R, V_t]`.
     The result is `[V_d]` int32, -1 for a row without mass.
@@ -63,7 +63,7 @@ def row_top(
 def _entries(
     rows: Tensor, targets: Tensor, units: Tensor, spread_units: Tensor, prior_units: Tensor
 ) -> _Entries:
-    """Masses `S + U P` in units of 2^-64. The sum may be 2^64 itself, hence two words."""
+    # In units of 2^-64 a sum may be 2^64 itself, hence two words.
     high, low = units << 16, torch.zeros_like(units)
     for spread, prior in zip(spread_units.unbind(1), prior_units.unbind(0), strict=True):
         high = high + spread[rows] * (prior[targets] >> 16)
@@ -72,7 +72,6 @@ def _entries(
 
 
 def _largest(entries: _Entries, num_rows: int) -> _Entries:
-    """Of each row only the entry of the largest mass; of equals the lowest target."""
     for key in ("high", "low", "targets"):
         values = -entries.targets if key == "targets" else getattr(entries, key)
         best = torch.full(

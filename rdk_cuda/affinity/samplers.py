@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from .._ops.inputs import on_host
+from .._ops.inputs import check_entries, check_shape, on_host
 from ..vocabulary import Vocabulary
 from ..vocabulary.token_bytes import longest_beginning, token_bytes
 from .entries import (
@@ -27,25 +27,20 @@ from .entries import (
 from .validation import AffinityError
 
 Keep: TypeAlias = float | Sequence[float] | Tensor
-"""What share of its own mass each drafter token keeps: one number or `[V_d]`."""
+"""The share of its own mass that each drafter token keeps: one number or `[V_d]`."""
 
 _MAX_DENSE_ENTRIES = 1 << 22
 
 
 def intersection(vocabulary: Vocabulary) -> dict[str, Tensor]:
-    """Kept tokens to themselves, the others masked."""
     return canonical_tensors(
         vocabulary.target_size, kept_entries(vocabulary), bias=_kept_bias(vocabulary)
     )
 
 
 def between(
-    drafter_tokenizer: Any,
-    target_tokenizer: Any,
-    draft_size: int | None,
-    target_size: int | None,
+    drafter_tokenizer: Any, target_tokenizer: Any, draft_size: int | None, target_size: int | None
 ) -> dict[str, Tensor]:
-    """Tokens that both have to themselves, the drafter's own to the target's that begin them."""
     drafter = token_bytes(drafter_tokenizer).within(draft_size)
     target = token_bytes(target_tokenizer).within(target_size)
     vocabulary = Vocabulary.between(drafter, target, draft_size=draft_size, target_size=target_size)
@@ -66,7 +61,6 @@ def between(
 def first_order(
     vocabulary: Vocabulary, mean_probs: Tensor, tau: float, keep: Keep
 ) -> dict[str, Tensor]:
-    """Two priors, the uniform one and the mean."""
     size = vocabulary.target_size
     prior = nonnegative("Affinity.first_order: mean_probs", mean_probs, (size,))
     if not (tau > 0 and math.isfinite(size * tau)):
@@ -88,7 +82,6 @@ def first_order(
 
 
 def covariance(vocabulary: Vocabulary, omega: Tensor, tau: float, keep: Keep) -> dict[str, Tensor]:
-    """A uniform prior, and what rises above it."""
     if not 0 < tau < math.inf:
         raise AffinityError(f"Affinity.covariance: tau is {tau}; needs a positive number")
     entries, floor = _similarities(vocabulary, omega)
@@ -109,7 +102,6 @@ def covariance(vocabulary: Vocabulary, omega: Tensor, tau: float, keep: Keep) ->
 
 
 def cold_mass(vocabulary: Vocabulary, mean_probs: Tensor) -> dict[str, Tensor]:
-    """Kept tokens to themselves, one more to the prior of the pruned ones."""
     size = vocabulary.target_size
     prior = nonnegative("Affinity.cold_mass: mean_probs", mean_probs, (size,))
     refuse_overflow("Affinity.cold_mass: mean_probs", prior.sum())
@@ -137,16 +129,12 @@ def virtual_tokens(
     temperature: float,
     offset: float | Tensor | Sequence[float],
 ) -> dict[str, Tensor]:
-    """Kept tokens to themselves, virtual ones to the members of their cluster."""
     weights = virtual_token_weights(vocabulary, clusters, mean_probs, temperature=temperature)
     members = weights.nonzero().flatten()
     count = int(clusters.max()) + 1
     virtual_bias = on_host(offset).double()
-    if virtual_bias.shape not in ((), (count,)):
-        raise AffinityError(
-            f"Affinity.virtual_tokens: offset has shape {list(virtual_bias.shape)}; needs a "
-            f"number or [K] = [{count}], one for each cluster"
-        )
+    if virtual_bias.dim():
+        check_shape("Affinity.virtual_tokens: offset", virtual_bias, count, error=AffinityError)
     share, cluster = weights[members], clusters.cpu().long()[members]
     entropy = torch.zeros(count, dtype=torch.float64, device="cpu")
     entropy.index_add_(0, cluster, torch.special.entr(share))
@@ -169,7 +157,6 @@ def from_rows(
     prior: Tensor | None,
     bias: Tensor | None,
 ) -> dict[str, Tensor]:
-    """Weights as they are given."""
     draft_size, target_size = _sizes_of_rows(rows, target_size, spread, prior)
     if spread is not None and prior is not None:
         rank = prior.shape[0]
@@ -177,11 +164,7 @@ def from_rows(
         prior = nonnegative("Affinity.from_rows: prior", prior, (rank, target_size))
     if bias is None:
         bias = torch.zeros(draft_size, dtype=torch.float32, device="cpu")
-    if bias.shape != (draft_size,):
-        raise AffinityError(
-            f"Affinity.from_rows: bias has shape {list(bias.shape)}; needs [{draft_size}], "
-            "one number for each row"
-        )
+    check_shape("Affinity.from_rows: bias", bias, draft_size, error=AffinityError)
     entries = row_entries("Affinity.from_rows: rows", rows, target_size)
     totals = entries.row_sums(draft_size)
     if spread is not None:
@@ -200,11 +183,11 @@ def _redistributing(
     prior: Tensor,
     keep: Keep,
 ) -> dict[str, Tensor]:
-    """`keep E + (1 - keep) (S + U P)`, no bias; `E` maps the tokens that the target has."""
+    """Build `keep E + (1 - keep) (S + U P)`; `E` maps the tokens that the target has."""
     size = vocabulary.draft_size
     kept = _kept_shares(name, vocabulary, keep)
     if bool(kept.any()):
-        # What is kept is in proportion to the row, which is not normalised yet.
+        # The kept mass is in proportion to the row, which is not normalised yet.
         totals = entries.row_sums(size) + spread.sum(1)
         own = kept_entries(vocabulary)
         own = own._replace(weights=(kept * totals)[own.rows])
@@ -219,17 +202,10 @@ def _kept_shares(name: str, vocabulary: Vocabulary, keep: Keep) -> Tensor:
     """`[V_d]` float64, 0 for a token that the target lacks."""
     shares = on_host(keep).double()
     size = vocabulary.draft_size
-    if shares.shape not in ((), (size,)):
-        raise AffinityError(
-            f"{name}: keep has shape {list(shares.shape)}; needs a number or [V_d] = [{size}], one "
-            "for each drafter token"
-        )
-    wrong = ~((shares >= 0) & (shares <= 1))  # catches NaN too
-    if bool(wrong.any()):
-        at = wrong.nonzero()[0].tolist()
-        raise AffinityError(
-            f"{name}: keep{at or ''} is {shares[tuple(at)].item()}; needs a share from 0 to 1"
-        )
+    if shares.dim():
+        check_shape(f"{name}: keep", shares, size, error=AffinityError)
+    sound = (shares >= 0) & (shares <= 1)  # not of NaN
+    check_entries(f"{name}: keep", shares, sound, "a share from 0 to 1", AffinityError)
     return torch.where(vocabulary.draft_ids >= 0, shares, 0.0)
 
 
@@ -288,17 +264,12 @@ def _sizes_of_rows(
     spread: Tensor | None,
     prior: Tensor | None,
 ) -> tuple[int, int]:
-    """`V_d` and `V_t` of the arguments of `from_rows`, where they agree on them."""
     if (spread is None) != (prior is None):
         raise AffinityError("Affinity.from_rows: got one of spread and prior; needs both or none")
     widths = {} if target_size is None else {"target_size": target_size}
     for name, matrix in (("rows", rows), ("prior", prior)):
         if isinstance(matrix, Tensor):
-            if matrix.dim() != 2:
-                raise AffinityError(
-                    f"Affinity.from_rows: {name} has shape {list(matrix.shape)}; needs two "
-                    "dimensions, the second of them V_t"
-                )
+            check_shape(f"Affinity.from_rows: {name}", matrix, "n", "V_t", error=AffinityError)
             widths[name] = matrix.shape[1]
     if len(set(widths.values())) != 1:
         raise AffinityError(

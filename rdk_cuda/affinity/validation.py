@@ -1,4 +1,4 @@
-"""What the tensors of an affinity must satisfy, checked once so that kernels need not."""
+"""Checks of an affinity's tensors, made once so that kernels need none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from .._ops.inputs import check_entries, check_shape
 from .fixed_point import ONE, differences
 
 CANONICAL = {
@@ -28,7 +29,7 @@ class AffinityError(ValueError):
 
 
 def check_canonical(tensors: Mapping[str, Tensor]) -> None:
-    """Refuses tensors that are not the canonical state of an affinity.
+    """Refuse tensors that are not the canonical state of an affinity.
 
     Raises:
         AffinityError: naming the tensor, its first wrong entry and what it needs to be.
@@ -60,12 +61,10 @@ def units_of(tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _check_shapes(tensors: Mapping[str, Tensor]) -> None:
-    shapes = {name: list(tensors[name].shape) for name in CANONICAL}
-    prior_shape = shapes["prior_cdf"]
+    prior_shape = list(tensors["prior_cdf"].shape)
     if len(prior_shape) != 2 or prior_shape[0] > MAX_RANK or not 0 < prior_shape[1] < 2**31:
         raise AffinityError(
-            f"Affinity: prior_cdf has shape {prior_shape}; needs [R, V_t] with R <= {MAX_RANK} "
-            "and V_t from 1 to 2^31 - 1"
+            f"Affinity: prior_cdf has shape {prior_shape}; needs [R <= {MAX_RANK}, 0 < V_t < 2^31]"
         )
     draft_size, nnz = tensors["bias"].numel(), tensors["row_targets"].numel()
     if draft_size == 0:
@@ -78,54 +77,46 @@ def _check_shapes(tensors: Mapping[str, Tensor]) -> None:
         "spread_cdf": [draft_size, prior_shape[0]],
     }
     for name, shape in needed.items():
-        if shapes[name] != shape:
-            raise AffinityError(
-                f"Affinity: {name} has shape {shapes[name]}; needs {shape}, since bias has "
-                f"{draft_size}, row_targets {nnz} and prior_cdf {prior_shape} entries"
-            )
+        check_shape(f"Affinity: {name}", tensors[name], *shape, error=AffinityError)
 
 
 def _check_sparse_structure(tensors: Mapping[str, Tensor]) -> None:
     offsets, targets = tensors["row_offsets"].long(), tensors["row_targets"].long()
     rises = torch.nn.functional.pad(offsets.diff() >= 0, (1, 0), value=bool(offsets[0] == 0))
-    _require(rises, "row_offsets", offsets, "it to start at 0 and never to fall")
+    _check(rises, "row_offsets", offsets, "it to start at 0 and never to fall")
     if int(offsets[-1]) != targets.numel():
         raise AffinityError(
-            f"Affinity: row_offsets[-1] is {int(offsets[-1])}; needs the number of row_targets, "
-            f"{targets.numel()}"
+            f"Affinity: row_offsets[-1] is {int(offsets[-1])}; needs {targets.numel()}"
         )
     size = tensors["prior_cdf"].shape[1]
     known = (targets >= 0) & (targets < size)
-    _require(known, "row_targets", targets, f"a target id in [0, {size})")
+    _check(known, "row_targets", targets, f"a target id in [0, {size})")
     begins = torch.zeros_like(known)
     begins[offsets[:-1][offsets.diff() > 0]] = True
     ascends = targets > targets.roll(1)
-    _require(begins | ascends, "row_targets", targets, "ids that ascend strictly within a row")
+    _check(begins | ascends, "row_targets", targets, "ids that ascend strictly within a row")
 
 
 def _check_masses(tensors: Mapping[str, Tensor]) -> None:
     bias = tensors["bias"]
-    _require(bias < math.inf, "bias", bias, "a finite number, or -inf for a masked token")
+    _check(bias < math.inf, "bias", bias, "a finite number, or -inf for a masked token")
     for name in ("row_cdf", "spread_cdf", "prior_cdf"):
         sums = tensors[name]
-        _require((sums >= 0) & (sums <= ONE), name, sums, "a running sum from 0 to 2^32")
+        _check((sums >= 0) & (sums <= ONE), name, sums, "a running sum from 0 to 2^32")
 
     row_units, spread_units, prior_units = units_of(tensors)
-    _require(row_units > 0, "row_cdf", tensors["row_cdf"], "to rise strictly within a row")
-    _require(spread_units >= 0, "spread_cdf", tensors["spread_cdf"], "never to fall along a row")
-    _require(prior_units >= 0, "prior_cdf", tensors["prior_cdf"], "never to fall along a prior")
+    _check(row_units > 0, "row_cdf", tensors["row_cdf"], "to rise strictly within a row")
+    _check(spread_units >= 0, "spread_cdf", tensors["spread_cdf"], "never to fall along a row")
+    _check(prior_units >= 0, "prior_cdf", tensors["prior_cdf"], "never to fall along a prior")
     prior_ends = tensors["prior_cdf"][:, -1]
-    _require(prior_ends == ONE, "the end of prior_cdf", prior_ends, "exactly 2^32")
+    _check(prior_ends == ONE, "the end of prior_cdf", prior_ends, "exactly 2^32")
 
     offsets = tensors["row_offsets"].long()
     row_sums = torch.nn.functional.pad(row_units.cumsum(0), (1, 0))[offsets].diff()
     row_sums = row_sums + spread_units.sum(1)
     exact = row_sums == torch.where(bias == -math.inf, 0, ONE)
-    _require(exact, "the sum of row", row_sums, "exactly 2^32, or 0 where bias is -inf")
+    _check(exact, "the sum of row", row_sums, "exactly 2^32, or 0 where bias is -inf")
 
 
-def _require(holds: Tensor, name: str, values: Tensor, needs: str) -> None:
-    if not bool(holds.all()):
-        at = (~holds).nonzero()[0].tolist()
-        got = values[tuple(at)].item()
-        raise AffinityError(f"Affinity: {name}{at} is {got}; needs {needs}")
+def _check(holds: Tensor, name: str, values: Tensor, needs: str) -> None:
+    check_entries(f"Affinity: {name}", values, holds, needs, AffinityError)

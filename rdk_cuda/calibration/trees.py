@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from .. import functional
-from ..decoding.drafter_tree import FIXED_FROM, grown_alike
+from ..decoding.drafter_tree import FIXED_FROM
+from ..decoding.trees import grown_alike
 from ..drafter import FullHead, PrunedDrafter
 from .recording import Samples
 

@@ -112,8 +112,8 @@ def add_calibrate(commands: Any) -> None:
         "--kept",
         type=Path,
         metavar="FILE",
-        help="keep these target ids instead, and as always special tokens and bytes: text with one "
-        "a line, JSON, .npy, a list of FR-Spec or SGLang (.pt), or an EAGLE-3 checkpoint with d2t",
+        help="keep these target ids instead, and as always special tokens and bytes: a JSON list, "
+        "a list of FR-Spec or SGLang (.pt), or an EAGLE-3 checkpoint with d2t",
     )
     for name, type_, text in (
         ("virtual", natural, "virtual tokens, at most"),

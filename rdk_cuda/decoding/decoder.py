@@ -16,16 +16,10 @@ from typing import Any
 
 import torch
 
-from .._ops.inputs import (
-    Integers,
-    Numbers,
-    refuse_other_than_affinity,
-    takes_arrays,
-    whole_number,
-)
+from .._ops.inputs import Integers, Numbers, refuse_other_than_affinity, takes_arrays, whole_number
 from ..affinity import Affinity
 from ..affinity.validation import CANONICAL
-from ..dynamic_tokens import DynamicTokens, FullHead
+from ..dynamic_tokens import DynamicTokens, TokenHead
 from ..functional import Method
 from ..functional.step import method_number
 from ..vocabulary import Vocabulary
@@ -40,7 +34,7 @@ from .text import TextDrafter
 
 
 class SpeculativeDecoder:
-    """Continues a batch of prompts as `target` would, with `drafter` proposing.
+    """Continue a batch of prompts as `target` would, with `drafter` proposing.
 
     Args:
         target: predicts the V_t tokens of the output.
@@ -102,7 +96,7 @@ class SpeculativeDecoder:
         method: Method = "token",
         vocabulary: Vocabulary | None = None,
         dynamic_tokens: DynamicTokens | None = None,
-        full_head: FullHead | None = None,
+        full_head: TokenHead | None = None,
         proposer: Proposer | None = None,
         length: Length | None = None,
         tokenizer: Any = None,
@@ -131,16 +125,12 @@ class SpeculativeDecoder:
             )
         if drafter is target:
             raise ValueError(
-                "SpeculativeDecoder: target and drafter are one object, but each has to read its "
-                "own tokens; wrap the model twice"
+                "SpeculativeDecoder: target and drafter are one object; wrap the model twice"
             )
-        sizes = affinity.target_size, affinity.draft_size
-        found = target.vocabulary_size, drafter.vocabulary_size if drafter else sizes[1]
-        if found != sizes:
+        if affinity.target_size != target.vocabulary_size:
             raise ValueError(
-                f"SpeculativeDecoder: target and drafter predict {found[0]} and {found[1]} tokens, "
-                f"but the affinity maps {sizes[1]} drafter tokens to {sizes[0]} target tokens; "
-                "pass the affinity of this pair"
+                f"SpeculativeDecoder: the target predicts {target.vocabulary_size} tokens, and the "
+                f"affinity leads to {affinity.target_size}; needs the affinity of this pair"
             )
         draft_length = whole_number("SpeculativeDecoder", "draft_length", draft_length)
         if proposer is not None and [drafter, dynamic_tokens, full_head, length] != [None] * 4:
@@ -193,8 +183,7 @@ class SpeculativeDecoder:
             self.proposer.dynamic_tokens = source
         elif source is not None:
             raise ValueError(
-                "SpeculativeDecoder: dynamic_tokens can be exchanged, but this decoder has none; "
-                "give them to a new one, with a drafter and the full head for their logits"
+                "SpeculativeDecoder: dynamic_tokens need a decoder that was made with a full head"
             )
 
     @takes_arrays
@@ -220,7 +209,7 @@ class SpeculativeDecoder:
         Args:
             prompts: B lists of target ids, none empty.
             max_new_tokens, temperature: one for all or one each; temperature 0 is exactly greedy.
-            top_k, top_p, min_p: of the target, one for all or one each, as of `rdk_cuda.verify`.
+            top_k, top_p, min_p: of the target, one for all or one each, as in `rdk_cuda.verify`.
                 They act on what `process` returns.
             seeds: one each, so that a sequence's output depends on no other; or one int, from
                 which each sequence gets its own. None: from torch's default generator.
@@ -257,7 +246,6 @@ class SpeculativeDecoder:
         return self._decode(batch, hooks, Statistics.empty(self.draft_length))
 
     def _decode(self, batch: Batch, hooks: Hooks, statistics: Statistics) -> Generation:
-        """Continue the sequences of a checked batch."""
         return decode(self.target, self.proposer, self.rule, batch, hooks, statistics, self._pruned)
 
 

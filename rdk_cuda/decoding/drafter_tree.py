@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,93 +14,16 @@ from torch import Tensor
 from .. import functional
 from .._ops.inputs import whole_number
 from ..affinity import Affinity
-from ..dynamic_tokens import DynamicTokens, FullHead
 from ..functional import Draft
-from ..functional.ranges import Range
+from ..ranges import Range
 from .generation import Continuation
 from .models import Output, TreeModel, feed_unread
 from .proposal import Proposal, Step, padded
 from .proposers import DrafterChain
-from .trees import branch
+from .trees import DraftTree
 
 FIXED_FROM = 0.1  # the least q of a fixed token above temperature 0
 _ABOVE_0 = float(np.nextafter(np.float32(0), np.float32(1)))
-ACCEPTANCE = 0.7  # of a drawn token, for its value; trees change little between 0.6 and 0.8
-
-
-class _Node(NamedTuple):
-    """A proposed token.
-
-    Attributes:
-        token: the target id.
-        parent: an earlier node of its tree, or -1.
-        row: the row of the drafter's logits that it was drawn from, or -1.
-        value: the estimated probability that it is accepted, with all before it.
-    """
-
-    token: int
-    parent: int
-    row: int
-    value: float
-
-
-@dataclass
-class _Growing:
-    """A sequence's tree.
-
-    Attributes:
-        levels: how many it may have.
-        nodes: all so far, parents first.
-        read: those of them that the drafter has read or reads next, in this order.
-        frontier: what it reads next, -1 for the root.
-    """
-
-    levels: int
-    nodes: list[_Node] = field(default_factory=list)
-    read: list[int] = field(default_factory=list)
-    frontier: list[int] = field(default_factory=list)
-
-    def add(self, parent: int, fixed: Sequence[tuple[int, float]], drawn: int, row: int) -> None:
-        """The children of a node: tokens with their q, and one that was drawn, or -1."""
-        value = self.nodes[parent].value if parent >= 0 else 1.0
-        self.nodes += [_Node(token, parent, -1, value * q) for token, q in fixed]
-        if drawn >= 0:
-            left = max(1 - sum(q for _, q in fixed), 0.0)
-            self.nodes.append(_Node(drawn, parent, row, value * ACCEPTANCE * left))
-
-    def best(self, among: Sequence[int], most: int) -> list[int]:
-        """The nodes of the largest values, among equals the earlier ones; parents first."""
-        return sorted(sorted(among, key=lambda n: (-self.nodes[n].value, n))[:most])
-
-    def path(self, node: int) -> list[int]:
-        """The tokens from the root's child down to a node; none for -1."""
-        return [self.nodes[n].token for n in branch([n.parent for n in self.nodes], node)]
-
-
-def grown_alike(
-    levels: Sequence[tuple[Sequence[float], Sequence[float], float]], nodes: int, width: int
-) -> float:
-    """How many nodes of a tree are accepted if all nodes of one depth have the same children.
-
-    Args:
-        levels: of each depth q of the fixed children, 0 for none, the probabilities that they are
-            accepted, and that of the drawn child, -1 for none.
-        nodes, width: as of `DrafterTree`.
-    """
-    tree = _Growing(len(levels))
-    tree.frontier, reached = [-1], list[float]()
-    for level, (q, p, drawn) in enumerate(levels):
-        pairs = [(0, each) for each in q if each]
-        chances = [chance for chance, each in zip(p, q, strict=True) if each]
-        chances += [drawn] if drawn >= 0 else []
-        for node in tree.frontier:
-            tree.add(node, pairs, 0 if drawn >= 0 else -1, 0)
-            own = reached[node] if node >= 0 else 1.0
-            reached += [own * chance for chance in chances]
-        if level + 1 < len(levels):
-            grown = range(len(tree.nodes) - len(tree.frontier) * len(chances), len(tree.nodes))
-            tree.frontier = tree.best(grown, width)
-    return sum(reached[node] for node in tree.best(range(len(tree.nodes)), nodes))
 
 
 class DrafterTree(DrafterChain):
@@ -115,12 +37,11 @@ class DrafterTree(DrafterChain):
 
     Args:
         drafter: reads trees.
-        affinity, draft_temperature, truncate_drafts, dynamic_tokens, full_head: as of
-            `DrafterChain`.
+        affinity: V_d to V_t.
         nodes: N, the most that are proposed.
         passes: of the drafter in a step, and so the most levels of a tree.
         width: the most nodes that a pass reads, and the most children of a node.
-        fixed_from: the least q of a fixed token at temperatures above 0.
+        options: draft_temperature, truncate_drafts, dynamic_tokens and full_head of `DrafterChain`.
 
     Raises:
         TypeError: a drafter that reads no trees.
@@ -137,11 +58,7 @@ class DrafterTree(DrafterChain):
         nodes: int = 8,
         passes: int = 4,
         width: int = 2,
-        fixed_from: float = FIXED_FROM,
-        draft_temperature: float | None = None,
-        truncate_drafts: bool = True,
-        dynamic_tokens: DynamicTokens | None = None,
-        full_head: FullHead | None = None,
+        **options: Any,
     ) -> None:
         if not isinstance(drafter, TreeModel):
             raise TypeError(
@@ -152,22 +69,13 @@ class DrafterTree(DrafterChain):
         for name, count in counts.items():
             if whole_number("DrafterTree", name, count) < 1:
                 raise ValueError(f"DrafterTree: {name} is {count}; needs at least 1")
-        super().__init__(
-            drafter,
-            affinity,
-            draft_length=passes,
-            draft_temperature=draft_temperature,
-            truncate_drafts=truncate_drafts,
-            dynamic_tokens=dynamic_tokens,
-            full_head=full_head,
-        )
-        self.nodes, self.width, self.fixed_from = nodes, width, fixed_from
+        super().__init__(drafter, affinity, draft_length=passes, **options)
+        self.nodes, self.width = nodes, width
         self._top_tokens, self._shares = _likeliest_tokens(affinity)
         self._branches: dict[torch.Size, Tensor] = {}  # of a level, by its shape
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
-        """As `Proposer.propose`."""
-        trees = [_Growing(levels) for levels in self._places(sequences, step)]
+        trees = [DraftTree(levels) for levels in self._places(sequences, step)]
         for tree in trees:
             tree.frontier = [-1] if tree.levels > 0 else []
         link, levels, level = self.first_link(step), list[Draft](), 0
@@ -175,7 +83,7 @@ class DrafterTree(DrafterChain):
         scale = temperature.masked_fill(temperature == 0, 1.0)[:, None, None]
         heat = temperature.tolist()
         greedy = np.array(heat)[:, None, None] == 0
-        least = np.where(greedy, _ABOVE_0, max(self.fixed_from, _ABOVE_0)).astype(np.float32)
+        least = np.where(greedy, _ABOVE_0, FIXED_FROM).astype(np.float32)
         least = least.repeat(self.width, 2)
         least[:, :, -1:][~greedy] = np.inf  # whose place the drawn child has
         draws = any(own > 0 for own in heat)
@@ -201,8 +109,7 @@ class DrafterTree(DrafterChain):
                 tree.read += tree.frontier
         return self._proposal(trees, levels, step)
 
-    def _read(self, sequences: Sequence[Continuation], trees: Sequence[_Growing]) -> Output:
-        """The drafter's rows after the nodes of each frontier."""
+    def _read(self, sequences: Sequence[Continuation], trees: Sequence[DraftTree]) -> Output:
         keep = [len(tree.frontier) for tree in trees]
         with Range("drafter forward", sum(keep)):
             if not any(tree.read for tree in trees):
@@ -273,8 +180,9 @@ class DrafterTree(DrafterChain):
                 affinity=self.affinity, **rows, **link, ahead=level, branches=branches
             )
 
-    def _proposal(self, trees: Sequence[_Growing], levels: Sequence[Draft], step: Step) -> Proposal:
-        """The most valuable nodes, packed, and the rows that they were drawn from."""
+    def _proposal(
+        self, trees: Sequence[DraftTree], levels: Sequence[Draft], step: Step
+    ) -> Proposal:
         chosen = [tree.best(range(len(tree.nodes)), self.nodes) for tree in trees]
         if not any(chosen):
             return Proposal.fixed([[] for _ in trees], step)
@@ -292,8 +200,7 @@ class DrafterTree(DrafterChain):
         return Proposal(packed, Draft.join(levels), above, padded(rows, device))
 
 
-def _paths(trees: Sequence[_Growing], row: int) -> list[list[int]]:
-    """Return the tokens up to each tree's node of this place in the frontier."""
+def _paths(trees: Sequence[DraftTree], row: int) -> list[list[int]]:
     nodes = [tree.frontier[row] if row < len(tree.frontier) else -1 for tree in trees]
     return [tree.path(node) for tree, node in zip(trees, nodes, strict=True)]
 

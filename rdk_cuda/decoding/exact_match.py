@@ -8,7 +8,7 @@ from typing import Any
 from .. import functional
 from ..affinity import Affinity
 from ..dynamic_tokens import screens_of
-from ..functional.ranges import Range
+from ..ranges import Range
 from ..vocabulary.text_tokens import incomplete
 from .generation import Continuation
 from .lengths import Drafted
@@ -23,30 +23,27 @@ _BEHIND = 64  # bytes of the context that are tokenised with a draft, about
 class ExactMatch(DrafterChain):
     """String-level exact match (SLEM, arXiv:2502.05202): the drafter's text in the target's tokens.
 
-    The drafter draws tokens of its own. What they spell is proposed as fixed tokens of the target.
+    The drafter draws tokens of its own, and their text is proposed as fixed tokens of the target.
 
     Args:
         drafter: reads the target's text.
         draft_length: K, of the drafter's own tokens; the target's may be more or fewer.
-        length, draft_temperature, truncate_drafts: as of `DrafterChain`.
+        length, draft_temperature, truncate_drafts: as in `DrafterChain`.
     """
 
     def __init__(self, drafter: TextDrafter, **options: Any) -> None:
         if not isinstance(drafter, TextDrafter):
             raise TypeError(
-                f"ExactMatch: drafter is a {type(drafter).__name__}; needs a TextDrafter, which "
-                "knows both tokenizers"
+                f"ExactMatch: drafter is a {type(drafter).__name__}; needs a TextDrafter"
             )
         super().__init__(drafter, drafter.own, **options)
         self.text = drafter
 
     @property
     def drawn_with(self) -> None:
-        """As `Proposer.drawn_with`: what is proposed is fixed."""
         return None
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
-        """As `Proposer.propose`."""
         going = [room > 1 for room in step.room]
         drawn: list[list[int]] = [[] for _ in sequences]
         seen, link = Drafted(self.affinity), self.first_link(step)
@@ -75,7 +72,6 @@ class ExactMatch(DrafterChain):
         return Proposal.fixed([self._retokenised(s.context, own) for s, own in pairs], step)
 
     def _retokenised(self, context: Sequence[int], drawn: Sequence[int]) -> list[int]:
-        """The target's tokens of what the drafter's spell, up to the last whole character."""
         spellings = [self.text.spellings[id] for id in drawn]
         ordinary = [each for each in spellings if isinstance(each, bytes)]
         special = [] if len(ordinary) == len(drawn) else self.text.specials.get(drawn[-1], [])
@@ -106,7 +102,7 @@ class TextChain(DrafterChain):
     Args:
         drafter: reads the target's text.
         affinity: V_d to V_t, such as `drafter.between(V_t)`.
-        options: as of `DrafterChain`. Dynamic tokens are the target's, and have logits where the
+        options: as in `DrafterChain`. Dynamic tokens are the target's, and have logits where the
             drafter has them, too. With them the affinity drafts always.
     """
 
@@ -126,8 +122,7 @@ class TextChain(DrafterChain):
         self.match = ExactMatch(drafter, **options)
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
-        """As `Proposer.propose`."""
-        # What greedy sequences decide does not depend on how they draft, nor so on each other.
+        # Greedy sequences decide the same however they draft, so none depends on the others.
         if self.dynamic_tokens is None and not bool(step.temperature.any()):
             return self.match.propose(sequences, step)
         return super().propose(sequences, step)

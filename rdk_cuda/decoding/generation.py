@@ -13,15 +13,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from .._ops.inputs import (
-    WITHIN,
-    Integers,
-    Numbers,
-    limits,
-    per_sequence,
-    temperatures,
-    user_seeds,
-)
+from .._ops.inputs import WITHIN, Integers, Numbers, limits, per_sequence, temperatures, user_seeds
 from .proposal import Step
 
 Kind = Literal["accepted", "out_of_vocabulary", "resampled", "bonus"]
@@ -34,7 +26,7 @@ Stop = Callable[[int, Sequence[int]], bool]
 
 @dataclass
 class Statistics:
-    """Counts over all sequences, without tokens that were cut off after an end token.
+    """Count over all sequences, without tokens that were cut off after an end token.
 
     Attributes:
         drafted: how many drafts were judged, by place in the draft. Nothing after a rejection is.
@@ -53,7 +45,7 @@ class Statistics:
 
     @classmethod
     def empty(cls, draft_length: int) -> Statistics:
-        """Nothing counted yet."""
+        """Begin with nothing counted."""
         return cls([0] * draft_length, [0] * draft_length)
 
     @property
@@ -229,7 +221,7 @@ class Batch:
         return cls(
             sequences,
             target.to(device),
-            user_seeds(name, seeds, None, count, device),
+            user_seeds(name, seeds, count, device),
             {
                 each: _checked_limit(name, each, value, count, device)
                 for each, value in truncation.items()
@@ -238,7 +230,7 @@ class Batch:
         )
 
     def step(self, room: list[int]) -> Step:
-        """What a proposer and a rule are told of the step that comes; `room` is the sequences'."""
+        """Describe the next step to a proposer and a rule; `room` is the sequences'."""
         lengths = [s.length for s in self.sequences]
         positions = torch.frombuffer(array("q", lengths), dtype=torch.int64).to(self.seeds.device)
         return Step(room, self.temperature, self.seeds, positions, self.limits)
@@ -281,8 +273,7 @@ def _end_tokens(eos: Any, count: int) -> list[frozenset[int]]:
         return [frozenset(_ids("eos", ends))] * count
     if len(ends) != count:
         raise ValueError(
-            f"SpeculativeDecoder.generate: eos has {len(ends)} sets; needs {count}, one for each "
-            "prompt, or a single one"
+            f"SpeculativeDecoder.generate: eos has {len(ends)} sets; needs {count}, or one set"
         )
     return [frozenset(_ids(f"eos[{b}]", each)) for b, each in enumerate(ends)]
 
@@ -292,11 +283,9 @@ def _is_several(given: Any) -> bool:
 
 
 def _ids(name: str, given: Any) -> list[int]:
-    """Token ids as Python's integers, those of tensors and arrays, too."""
     try:
         return list(map(operator.index, given.tolist() if hasattr(given, "tolist") else given))
     except TypeError:
         raise TypeError(
-            f"SpeculativeDecoder.generate: {name} is {given!r:.40}; needs token ids, a list of "
-            "integers"
+            f"SpeculativeDecoder.generate: {name} is {given!r:.40}; needs a list of token ids"
         ) from None

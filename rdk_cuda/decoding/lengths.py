@@ -10,22 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .. import functional
+from .. import functional, moved
 from ..affinity import Affinity
 from ..functional import Draft
+
+if not TYPE_CHECKING:
+    __getattr__ = partial(moved.attribute, __name__)
 
 FEATURES = 5  # of a place, as `Drafted.features` has them
 _LEAST_LOG = -20.0  # of a probability that a classifier reads
 
 
 class Drafted:
-    """What a step has drafted so far: k places. Of greedy drafts, q is that of temperature 1.
+    """The k places that a step has drafted so far. For greedy drafts, q is that of temperature 1.
 
     Args:
         affinity: the one that is drafted with.
@@ -86,7 +89,6 @@ class Product:
     at_least: float
 
     def __call__(self, drafted: Drafted) -> Tensor:
-        """As `Length`."""
         return drafted.probs.prod(1) >= self.at_least
 
 
@@ -106,11 +108,10 @@ class Classifier:
     at_least: float
 
     def __call__(self, drafted: Drafted) -> Tensor:
-        """As `Length`."""
         return self.accepted(drafted.features).prod(1) >= self.at_least
 
     def accepted(self, features: Tensor) -> Tensor:
-        """`[..., 5]` to `[...]`: the predicted probability of each place."""
+        """Predict the probability of each place, `[..., 5]` to `[...]`."""
         parts = zip(self.weights, features.unbind(-1), strict=True)
         logits = row_sums(torch.stack([weight * part for weight, part in parts], -1))
         # Not `sigmoid`: torch's has other bits in the last elements of a tensor than before them.
@@ -135,14 +136,14 @@ _RULES = (Product, Classifier)
 
 
 def described(length: Length) -> dict[str, Any]:
-    """One of these rules as JSON, for `length_of`."""
+    """Describe one of these rules as JSON, for `length_of`."""
     if not isinstance(length, _RULES):
         raise ValueError(f"described: length is {length!r}; needs a rule of {__name__}")
     return {"rule": type(length).__name__, **asdict(length)}
 
 
 def length_of(description: dict[str, Any]) -> Length:
-    """The rule that was described.
+    """Make the rule that was described.
 
     Raises:
         ValueError: what describes no rule.
@@ -196,7 +197,6 @@ class _Place:
         self.largest, self.total, self.spread = stats[:, :1], stats[:, 1], stats[:, 2:]
 
     def prob(self) -> Tensor:
-        """As `rdk::redistribute` has it at the drawn tokens, `[B]`."""
         bias, offsets, drafts, weights, _, prior = self.affinity.by_target
         token = self.draft.tokens[:, 0]
         drawn = token >= 0

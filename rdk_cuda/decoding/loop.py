@@ -13,13 +13,13 @@ from functools import partial
 
 from torch import Tensor
 
-from ..functional.ranges import Range, mark
+from ..ranges import Range, mark
 from .generation import Batch, Continuation, Generation, Kind, Statistics, Stop, kinds_of
 from .models import CausalModel
 from .proposal import Step
 from .proposers import Proposer
-from .reading import reading_of
 from .rules import Decided, Logprobs, Rule
+from .target_reading import reading_of
 
 Process = Callable[[Sequence[Continuation], Tensor], Tensor]
 """A hook that changes the target's logits before they judge drafts. It is called with the sequences
@@ -37,7 +37,7 @@ OnTokens = Callable[[int, list[int], list[Kind]], None]
 
 @dataclass(frozen=True)
 class Hooks:
-    """What may watch and change a generation, as of `SpeculativeDecoder.generate`."""
+    """The hooks of `SpeculativeDecoder.generate`, which watch and change a generation."""
 
     on_tokens: OnTokens | None = None
     process: Process | None = None
@@ -58,7 +58,7 @@ def decode(
     """Continue every sequence of a batch until it has no room left.
 
     Args:
-        target: as of `SpeculativeDecoder`.
+        target: as in `SpeculativeDecoder`.
         proposer, rule: the parts.
         batch: the sequences, each with its prompt.
         hooks: what watches and changes it.
@@ -104,7 +104,7 @@ def advance(
     sequences: Sequence[Continuation],
     hooks: Hooks,
 ) -> tuple[Decided, list[int]]:
-    """One step: what every sequence gains, and how many drafts might have been accepted.
+    """Decode one step: what every sequence gains, and how many drafts might have been accepted.
 
     The sequences are not extended yet, nor the models rolled back.
     """

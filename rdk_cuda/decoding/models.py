@@ -1,4 +1,4 @@
-"""What the decoder asks of a target and of a drafter."""
+"""The protocols of a target and of a drafter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .generation import Continuation
 
 
 class Output(NamedTuple):
-    """What `CausalModel.feed` returns.
+    """The result of `CausalModel.feed`.
 
     Attributes:
         logits: `[B, n, V]`.
@@ -37,13 +37,13 @@ class CausalModel(Protocol):
     """
 
     @property
-    def vocabulary_size(self) -> int: ...  # noqa: D102
+    def vocabulary_size(self) -> int: ...
     @property
-    def device(self) -> torch.device: ...  # noqa: D102
+    def device(self) -> torch.device: ...
     @property
-    def lengths(self) -> Sequence[int]: ...  # noqa: D102
+    def lengths(self) -> Sequence[int]: ...
     @property
-    def context(self) -> float: ...  # noqa: D102
+    def context(self) -> float: ...
 
     def reset(self, batch_size: int) -> None:
         """Forget everything and expect `batch_size` empty sequences."""
@@ -72,7 +72,7 @@ class StateDrafter(CausalModel, Protocol):
     """
 
     @property
-    def observed(self) -> Sequence[int]: ...  # noqa: D102
+    def observed(self) -> Sequence[int]: ...
 
     def observe(self, states: Sequence[Tensor]) -> None:
         """Take the target's states `[n, D]` of the next n tokens of each sequence.
@@ -86,15 +86,12 @@ class TreeModel(CausalModel, Protocol):
     """A model that reads trees, each branch as if it were alone."""
 
     def feed_tree(
-        self,
-        tokens: Sequence[Sequence[int]],
-        keep: Sequence[int],
-        parents: Sequence[Sequence[int]],
+        self, tokens: Sequence[Sequence[int]], keep: Sequence[int], parents: Sequence[Sequence[int]]
     ) -> Output:
-        """As `feed`; the last of `tokens[b]` are nodes of a tree behind the others.
+        """Append as `feed`; the last of `tokens[b]` are nodes of a tree behind the others.
 
         Args:
-            tokens, keep: as of `feed`. All new nodes are kept.
+            tokens, keep: as in `feed`. All new nodes are kept.
             parents: of each sequence, which earlier node each node is a child of, or -1 for the
                 token before the tree: of all nodes since the last `rollback`, also those that were
                 fed before.

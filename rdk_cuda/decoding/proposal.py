@@ -1,4 +1,4 @@
-"""What a proposer is told in a step, and what it proposes."""
+"""A step as a proposer sees it, and its proposal."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class Proposal(NamedTuple):
 
     @classmethod
     def drawn(cls, draft: Draft, step: Step) -> Proposal:
-        """A chain, as `rdk_cuda.draft` drew it; what there is no room for is left out."""
+        """Propose a chain that `rdk_cuda.draft` drew, as far as there is room."""
         room = torch.tensor(step.room, dtype=torch.int64, device=draft.tokens.device)[:, None]
         places = torch.arange(1, draft.tokens.shape[1] + 1, device=draft.tokens.device)
         return cls(draft.tokens.where(places < room, -1), draft)
 
     @classmethod
     def fixed(cls, tokens: Sequence[Sequence[int]], step: Step) -> Proposal:
-        """A chain for each sequence of tokens that were not drawn: n-grams, copies, or none.
+        """Propose a chain of undrawn tokens for each sequence: n-grams, copies, or none.
 
         Args:
             tokens: B lists, each as long as it is; what there is no room for is left out.
@@ -85,7 +85,7 @@ class Proposal(NamedTuple):
 
     @classmethod
     def tree(cls, tokens: Tensor, parents: Tensor, step: Step) -> Proposal:
-        """Fixed nodes; those too deep for the room that there is are left out.
+        """Propose fixed nodes, as deep as there is room.
 
         Args:
             tokens: `[B, N]` int64 target ids, -1 for a node that is not used.
@@ -98,7 +98,7 @@ class Proposal(NamedTuple):
 
 
 def padded(rows: Sequence[list[int]], device: torch.device) -> Tensor:
-    """`[B, N]` int64, -1 after the tokens of each row."""
+    """Return `[B, N]` int64, -1 after the tokens of each row."""
     longest = max(map(len, rows), default=0)
     filled = [row + [-1] * (longest - len(row)) for row in rows]
     return torch.tensor(filled, dtype=torch.int64, device=device)

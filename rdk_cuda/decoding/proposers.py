@@ -1,4 +1,4 @@
-"""What proposes the tokens of a step: one protocol, and its parts for chains."""
+"""Proposers of the tokens of a step: the protocol, n-grams, and a drafter's chain."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from torch import Tensor
 
 from .. import functional
 from .._ops.contract import LIMITS
+from .._ops.inputs import check_shape, refuse_number
 from ..affinity import Affinity
-from ..dynamic_tokens import DynamicTokens, Followed, FullHead, dynamic_columns
+from ..dynamic_tokens import DynamicTokens, Followed, TokenHead, dynamic_columns
 from ..functional import Draft, StepRows
-from ..functional.ranges import Range
+from ..ranges import Range
 from .generation import Continuation
 from .lengths import Drafted, Length
 from .models import CausalModel, Output, StateDrafter, feed_unread
 from .proposal import Proposal, Step, padded
 
+_LONGEST, _SEARCHED = 3, 1024  # of an n-gram, and of the last tokens
+
 
 class Proposer:
-    """Proposes tokens that may follow each sequence: none. To write one, inherit, and propose some.
+    """Propose tokens that may follow each sequence: none. To write one, inherit, and propose some.
 
     It may go by anything but one thing (DESIGN section 5): whether a position is drafted, and its
     q, may not depend on the token drawn there. A sequence's proposal may not depend on others.
@@ -37,11 +40,11 @@ class Proposer:
         """Forget everything and expect `batch_size` empty sequences."""
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
-        """Tokens after the decided ones of each sequence, less than `step.room[b]` deep."""
+        """Propose tokens after the decided ones of each sequence, less than `step.room[b]` deep."""
         return Proposal.fixed([[] for _ in sequences], step)
 
     def observe(self, states: Sequence[Tensor] | None) -> None:
-        """The target's states of all tokens that it has read in this step, if it gives any.
+        """Take the target's states of all tokens that it has read in this step, if it gives any.
 
         Those of `feed`, rejected drafts included, or of a tree's accepted nodes alone.
         """
@@ -51,27 +54,24 @@ class Proposer:
 
 
 class NGrams(Proposer):
-    """Copies what followed the newest tokens when they last occurred in the text.
+    """Copy what followed the longest n-gram of newest tokens when it last occurred in the text.
 
     Args:
         draft_length: the most tokens that are copied.
-        longest: of an n-gram; the longest that occurs is taken.
-        window: how many of the last tokens are searched.
     """
 
-    def __init__(self, draft_length: int = 8, longest: int = 3, window: int = 1024) -> None:
-        self.draft_length, self.longest, self.window = draft_length, longest, window
+    def __init__(self, draft_length: int = 8) -> None:
+        self.draft_length = draft_length
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
-        """As `Proposer.propose`; none where nothing has occurred before."""
         copied = [
-            self._copied(s.tokens[-self.window :]) if room > 1 else []
+            self._copied(s.tokens[-_SEARCHED:]) if room > 1 else []
             for s, room in zip(sequences, step.room, strict=True)
         ]
         return Proposal.fixed(copied, step)
 
     def _copied(self, tokens: list[int]) -> list[int]:
-        for n in range(self.longest, 0, -1):
+        for n in range(_LONGEST, 0, -1):
             for start in range(len(tokens) - n - 1, -1, -1):
                 if tokens[start : start + n] == tokens[-n:]:
                     return tokens[start + n :][: self.draft_length]
@@ -86,7 +86,7 @@ class DrafterChain(Proposer):
         affinity: V_d to V_t, on the drafter's device.
         draft_length: K.
         length: ends drafts before that.
-        draft_temperature, truncate_drafts, dynamic_tokens, full_head: as of `SpeculativeDecoder`.
+        draft_temperature, truncate_drafts, dynamic_tokens, full_head: as in `SpeculativeDecoder`.
 
     Where the drafter has an attribute `readable`, of the first token id that it cannot read, no
     sequence drafts behind such a token.
@@ -106,13 +106,10 @@ class DrafterChain(Proposer):
         draft_temperature: float | None = None,
         truncate_drafts: bool = True,
         dynamic_tokens: DynamicTokens | None = None,
-        full_head: FullHead | None = None,
+        full_head: TokenHead | None = None,
     ) -> None:
-        if draft_temperature is not None and not 0 <= draft_temperature < math.inf:
-            raise ValueError(
-                f"DrafterChain: draft_temperature is {draft_temperature}; needs to be finite and "
-                "at least 0, or None for each sequence's own"
-            )
+        if draft_temperature is not None:
+            refuse_number("DrafterChain", "draft_temperature", draft_temperature)
         if drafter.vocabulary_size != affinity.draft_size:
             raise ValueError(
                 f"{type(self).__name__}: drafter predicts {drafter.vocabulary_size} tokens, and "
@@ -127,30 +124,24 @@ class DrafterChain(Proposer):
         self.full_head = self._checked_full_head(full_head)
         self._state_drafter = drafter if isinstance(drafter, StateDrafter) else None
         self._rows: StepRows | None = None
-        self._width: int | None = None  # of what the source has returned in this step
         # For each row the source, and how many tokens of each sequence it has read for good.
         self._followed: dict[int, tuple[Followed, list[int]]] = {}
 
     @property
     def drawn_with(self) -> Affinity | None:
-        """As `Proposer.drawn_with`."""
         return self.affinity
 
     def reset(self, batch_size: int) -> None:
-        """As `Proposer.reset`."""
         self.drafter.reset(batch_size)
-        self._rows = self._width = None
+        self._rows = None
         self._followed = {}
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        """As `Proposer.rollback`."""
         self.drafter.rollback(lengths)
-        self._width = None
         for _, read in self._followed.values():
             read[:] = map(min, read, lengths)
 
     def observe(self, states: Sequence[Tensor] | None) -> None:
-        """As `Proposer.observe`, for a `StateDrafter`."""
         if self._state_drafter is None:
             return
         if states is None:
@@ -161,7 +152,6 @@ class DrafterChain(Proposer):
         self._state_drafter.observe(states)
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
-        """As `Proposer.propose`; the drafts are left behind each sequence's decided tokens."""
         places, link = self._places(sequences, step), self.first_link(step)
         most = max(places, default=0)
         seen, newest = Drafted(self.affinity), list[list[int]]()
@@ -209,7 +199,6 @@ class DrafterChain(Proposer):
         return Proposal(tokens, draft).with_lists(chains)
 
     def _places(self, sequences: Sequence[Continuation], step: Step) -> list[int]:
-        """How many tokens each sequence drafts: the drafter has to read all that precedes one."""
         longest, most = int(min(self.drafter.context, 2**62)) + 1, self.draft_length
         places = [
             min(most, room - 1, longest - s.length) if reads else 0
@@ -230,7 +219,7 @@ class DrafterChain(Proposer):
         ]
 
     def first_link(self, step: Step) -> dict[str, Any]:
-        """What `functional.draft` is told of a step's first place."""
+        """Return the arguments of `functional.draft` at a step's first place."""
         temperature, own = step.temperature, self.draft_temperature
         if own is not None:
             temperature = torch.full_like(temperature, own)
@@ -267,8 +256,7 @@ class DrafterChain(Proposer):
             return {}
         if output.hidden is None:
             raise ValueError(
-                "DrafterChain: dynamic_tokens need a drafter that gives hidden states, but its "
-                "feed() returned none (HuggingFaceModel: return_hidden=True)"
+                "DrafterChain: dynamic_tokens need the drafter's hidden states (return_hidden=True)"
             )
         followed, read = self._followed.get(row, (None, []))
         if followed is None or followed.sources[0] is not self.dynamic_tokens:
@@ -279,13 +267,7 @@ class DrafterChain(Proposer):
         self._followed[row] = followed, ends
         hidden = output.hidden[:, row]
         tokens, gathered = dynamic_columns(followed, self.full_head, followed.contexts, hidden)
-        if self._width not in (None, tokens.shape[1]):
-            raise ValueError(
-                f"{type(self).__name__}: dynamic_tokens returned [B, {tokens.shape[1]}] after [B, "
-                f"{self._width}]; needs one number of columns in all calls of a step (fill up with "
-                "-1)"
-            )
-        self._width, like = tokens.shape[1], output.logits
+        like = output.logits
         return {"dynamic_tokens": tokens.to(like.device), "dynamic_logits": gathered.to(like)}
 
     def _dynamic_of_rows(
@@ -296,6 +278,9 @@ class DrafterChain(Proposer):
             return {}
         rows = range(output.logits.shape[1])
         found = [self.dynamic_of(sequences, output, row=row, paths=paths(row)) for row in rows]
+        for each in found:
+            name, (tokens, _) = f"{type(self).__name__}: dynamic_tokens", each.values()
+            check_shape(name, tokens, *found[0]["dynamic_tokens"].shape)
         return {name: torch.stack([each[name] for each in found], 1) for name in found[0]}
 
     def _refuse_unreadable(
@@ -311,22 +296,14 @@ class DrafterChain(Proposer):
         if reached or dynamic_tokens is not None:
             raise ValueError(
                 f"{type(self).__name__}: drafter is a {type(self.drafter).__name__} that reads ids "
-                f"in [0, {readable}), and the affinity or dynamic tokens may lead to all of {size} "
-                "target tokens; needs an affinity to tokens that the drafter reads, such as "
-                f"Affinity.intersection of a Vocabulary of ids below {readable}, and no "
-                "dynamic_tokens"
+                f"in [0, {readable}), and the affinity or dynamic tokens lead to {size} target "
+                "tokens; needs an affinity to what the drafter reads, and no dynamic_tokens"
             )
 
-    def _checked_full_head(self, full_head: FullHead | None) -> FullHead | None:
-        if self.dynamic_tokens is None:
-            if full_head is not None:
-                raise ValueError(
-                    "DrafterChain: full_head is for the logits of dynamic tokens; give "
-                    "dynamic_tokens too, or leave it out"
-                )
+    def _checked_full_head(self, full_head: TokenHead | None) -> TokenHead | None:
+        if full_head is None and self.dynamic_tokens is None:
             return None
-        if full_head is None:
-            full_head = getattr(self.drafter, "full_head", None)
+        full_head = full_head or getattr(self.drafter, "full_head", None)
         if full_head is None:
             raise ValueError(
                 "DrafterChain: dynamic_tokens need the full head for their logits, and the "

@@ -18,7 +18,7 @@ Logprobs = Literal["processed", "raw"] | None
 
 
 class Decided(NamedTuple):
-    """What each sequence gains.
+    """The tokens that each sequence gains.
 
     Attributes:
         tokens: its accepted tokens and one more, which is -1 if the target's logits there are no
@@ -33,7 +33,7 @@ class Decided(NamedTuple):
 
 
 class Rule(Protocol):
-    """Decides a proposal so that the output has the target's distribution."""
+    """Decide a proposal so that the output has the target's distribution."""
 
     def __call__(
         self, output: Output, proposal: Proposal, step: Step, logprobs: Logprobs, **limits: Any
@@ -44,7 +44,7 @@ class Rule(Protocol):
             output: the target's, rows `[B, N + 1]`, after each sequence and after each node.
             proposal: its nodes.
             step: the step.
-            logprobs: as of `rdk_cuda.verify`.
+            logprobs: as in `rdk_cuda.verify`.
             limits: `top_k`, `top_p`, `min_p` and `allowed`, as far as they are given.
         """
         ...
@@ -65,7 +65,6 @@ class Verification:
     def __call__(
         self, output: Output, proposal: Proposal, step: Step, logprobs: Logprobs, **limits: Any
     ) -> Decided:
-        """As `Rule`."""
         logits = output.logits
         if proposal.parents is not None:
             return self._walk(logits, proposal, step, logprobs, **limits)
@@ -92,7 +91,6 @@ class Verification:
     def _walk(
         self, logits: Tensor, proposal: Proposal, step: Step, logprobs: Logprobs, **limits: Any
     ) -> Decided:
-        """Trees, whose nodes are fixed or drawn."""
         assert proposal.parents is not None
         drafted: dict[str, Any] = {"seeds": step.seeds, "positions": step.positions}
         if proposal.draft.logits is not None:

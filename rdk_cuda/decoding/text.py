@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
-from ..dynamic_tokens import FullHead
+from ..dynamic_tokens import TokenHead
 from ..functional import gather_logits
 from ..vocabulary import Vocabulary
 from ..vocabulary.text_tokens import TextTokens
@@ -111,23 +111,23 @@ class TextDrafter:
             self._affinities[target_size] = _composed(self.own, between.to(self.device))
         return self._affinities[target_size]
 
-    def partners_head(self, target_size: int) -> FullHead | None:
+    def partners_head(self, target_size: int) -> TokenHead | None:
         """The drafter's own full head, if it has one, as one for dynamic tokens of the target."""
         head = getattr(self.drafter, "full_head", None)
         return _PartnersHead(head, self.partners, target_size) if isinstance(head, tuple) else None
 
     def reset(self, batch_size: int) -> None:
-        """As `CausalModel.reset`."""
+        """Forget everything and expect `batch_size` empty sequences."""
         self.drafter.reset(batch_size)
         self._texts = [_Text(self.tokens) for _ in range(batch_size)]
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        """As `CausalModel.rollback`; the drafter forgets when it knows what comes instead."""
+        """Cut sequences back; the drafter forgets when it knows what comes instead."""
         for text, length in zip(self._texts, lengths, strict=True):
             text.cut(length)
 
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
-        """As `CausalModel.feed`, of the target's tokens; `keep` is 1 or 0."""
+        """Append the target's tokens, and predict after those with `keep` 1, not 0."""
         if max(keep) > 1:
             raise ValueError(
                 f"TextDrafter.feed: keep is {list(keep)}; needs 0 or 1, because what comes before "
@@ -154,11 +154,10 @@ class TextDrafter:
         return self.drafter.feed(tokens, keep)
 
     def room(self, sequence: int) -> float:
-        """How many tokens of its own a sequence can still be fed."""
+        """Return how many tokens of its own a sequence can still be fed."""
         return self.drafter.context - len(self._texts[sequence].fed)
 
     def _piece(self, text: _Text, token: int) -> _Piece:
-        """What the drafter reads of a token."""
         known = token < len(self.partners)  # the target may predict more than its tokenizer has
         spelling = self.target_tokens.spellings[token] if known else None
         if not isinstance(spelling, bytes):
@@ -194,13 +193,11 @@ class _Text:
         self._exact = True  # or of these and more
 
     def extend(self, pieces: Iterable[_Piece]) -> None:
-        """Append pieces; a special token counts as one byte."""
         for piece in pieces:
             self.pieces.append(piece)
             self._ends.append(self._ends[-1] + len(piece))
 
     def cut(self, length: int) -> None:
-        """Leave `length` pieces."""
         del self.pieces[length:], self._ends[length + 1 :]
         if self.first is not None and self.first >= length:
             self.first = None
@@ -232,7 +229,6 @@ class _Text:
         return self._sees
 
     def read(self) -> list[int]:
-        """What the drafter is to read behind the `shared` tokens that it keeps."""
         end = None if self._sees else self.shared + 1
         new = self._own[self.shared : end] or [0]  # of an empty text, any token
         self.fed[self.shared :] = new
@@ -270,14 +266,12 @@ class _PartnersHead:
         self.size = size
 
     def __call__(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """As `DynamicHead`."""
         there = (tokens >= 0) & (tokens < self.size)
         own = self.partners[tokens.long().where(there, 0)].where(there, -1)
         return gather_logits(hidden, self.weight, own, self.bias)
 
 
 def _composed(first: Affinity, second: Affinity) -> Affinity:
-    """Where both lead, one after the other."""
     identity = torch.arange(second.draft_size, device=first.device)
     if torch.equal(first.row_targets.long(), identity) and not first.is_biased:
         return second

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+ACCEPTANCE = 0.7  # of a drawn token, for its value; trees change little between 0.6 and 0.8
+
 
 def ancestors(parents: Tensor) -> Tensor:
-    """`[B, N, N]` bools: whether column's node is row's node or on the way to it from the root.
+    """Return `[B, N, N]` bools: whether column's node is row's, or between the root and it.
 
     Example:
         >>> import torch
@@ -20,7 +24,7 @@ def ancestors(parents: Tensor) -> Tensor:
     """
     batch, nodes = parents.shape
     node = torch.arange(nodes, device=parents.device).expand(batch, -1)
-    # What is behind all nodes is the root, its own parent.
+    # The root is placed behind all nodes, as its own parent.
     up = parents.long().where((parents >= 0) & (parents < node), nodes)
     up = torch.nn.functional.pad(up, (0, 1), value=nodes)
     seen = torch.zeros(batch, nodes, nodes + 1, dtype=torch.bool, device=parents.device)
@@ -42,9 +46,83 @@ def depths(parents: Tensor) -> Tensor:
 
 
 def branch(parents: Sequence[int], node: int) -> list[int]:
-    """The nodes from the root's child down to a node; none for -1. A parent is an earlier node."""
+    """List the nodes from the root's child down to a node; none for -1."""
     nodes: list[int] = []
     while node >= 0:
         nodes.append(node)
         node = parents[node] if parents[node] < node else -1
     return nodes[::-1]
+
+
+class _Node(NamedTuple):
+    """A proposed token.
+
+    Attributes:
+        token: the target id.
+        parent: an earlier node of its tree, or -1.
+        row: the row of the drafter's logits that it was drawn from, or -1.
+        value: the estimated probability that it is accepted, with all before it.
+    """
+
+    token: int
+    parent: int
+    row: int
+    value: float
+
+
+@dataclass
+class DraftTree:
+    """A sequence's tree while a drafter reads it level by level.
+
+    Attributes:
+        levels: how many it may have.
+        nodes: all so far, parents first.
+        read: those of them that the drafter has read or reads next, in this order.
+        frontier: what it reads next, -1 for the root.
+    """
+
+    levels: int
+    nodes: list[_Node] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
+    frontier: list[int] = field(default_factory=list)
+
+    def add(self, parent: int, fixed: Sequence[tuple[int, float]], drawn: int, row: int) -> None:
+        """Add children of a node: tokens with their q, and one that was drawn, or -1."""
+        value = self.nodes[parent].value if parent >= 0 else 1.0
+        self.nodes += [_Node(token, parent, -1, value * q) for token, q in fixed]
+        if drawn >= 0:
+            left = max(1 - sum(q for _, q in fixed), 0.0)
+            self.nodes.append(_Node(drawn, parent, row, value * ACCEPTANCE * left))
+
+    def best(self, among: Sequence[int], most: int) -> list[int]:
+        return sorted(sorted(among, key=lambda n: (-self.nodes[n].value, n))[:most])
+
+    def path(self, node: int) -> list[int]:
+        """List the tokens from the root's child down to a node; none for -1."""
+        return [self.nodes[n].token for n in branch([n.parent for n in self.nodes], node)]
+
+
+def grown_alike(
+    levels: Sequence[tuple[Sequence[float], Sequence[float], float]], nodes: int, width: int
+) -> float:
+    """Count the accepted nodes of a tree whose nodes of one depth have the same children.
+
+    Args:
+        levels: of each depth q of the fixed children, 0 for none, the probabilities that they are
+            accepted, and that of the drawn child, -1 for none.
+        nodes, width: as in `DrafterTree`.
+    """
+    tree = DraftTree(len(levels))
+    tree.frontier, reached = [-1], list[float]()
+    for level, (q, p, drawn) in enumerate(levels):
+        pairs = [(0, each) for each in q if each]
+        chances = [chance for chance, each in zip(p, q, strict=True) if each]
+        chances += [drawn] if drawn >= 0 else []
+        for node in tree.frontier:
+            tree.add(node, pairs, 0 if drawn >= 0 else -1, 0)
+            own = reached[node] if node >= 0 else 1.0
+            reached += [own * chance for chance in chances]
+        if level + 1 < len(levels):
+            grown = range(len(tree.nodes) - len(tree.frontier) * len(chances), len(tree.nodes))
+            tree.frontier = tree.best(grown, width)
+    return sum(reached[node] for node in tree.best(range(len(tree.nodes)), nodes))

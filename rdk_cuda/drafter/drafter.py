@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..affinity import Affinity
-from ..affinity.affinity import LARGEST_TARGET
+from ..affinity.affinity import from_file
 from ..affinity.validation import CANONICAL
 from ..dynamic_tokens import Contexts, DynamicTokens, dynamic_columns, offered, screens_of
 from ..dynamic_tokens.description import TENSORS, described, source_of
@@ -78,12 +78,12 @@ class PrunedDrafter:
 
     @classmethod
     def plain(cls, full_head: FullHead, vocabulary: Vocabulary) -> PrunedDrafter:
-        """The kept rows of the full head, without redistribution."""
+        """Return the kept rows of the full head, without redistribution."""
         head = prune_head(*full_head, vocabulary)
         return cls(vocabulary, Affinity.intersection(vocabulary), *head)
 
     def in_dtype(self, dtype: torch.dtype) -> PrunedDrafter:
-        """The same drafter with a head of this dtype."""
+        """Return the same drafter with a head of this dtype."""
         bias = None if self.bias is None else self.bias.to(dtype)
         return replace(self, weight=self.weight.to(dtype), bias=bias)
 
@@ -96,7 +96,11 @@ class PrunedDrafter:
             tensors["bias"] = self.bias.detach()
         if self.lifted is not None:
             tensors |= {name: getattr(self.lifted, own) for name, own in _LIFTED.items()}
-        said: dict[str, object] = {**self._sizes}
+        affinity = self.affinity
+        said: dict[str, object] = {
+            "draft_size": affinity.draft_size,
+            "target_size": affinity.target_size,
+        }
         if self.dynamic_tokens is not None:
             try:
                 description, own = described(self.dynamic_tokens, self.vocabulary)
@@ -113,11 +117,7 @@ class PrunedDrafter:
         tensors, metadata = _FILE.read(path)
         text = metadata.get("dynamic_tokens")
         try:
-            # Tensors of width V_t may be empty, so a short file could ask for any memory.
-            prior = tensors["affinity.prior_cdf"]
-            if prior.dim() == 2 and prior.shape[1] > LARGEST_TARGET:
-                raise ValueError(f"V_t is {prior.shape[1]}; needs at most {LARGEST_TARGET}")
-            affinity = Affinity(**{own: tensors[name] for name, own in _AFFINITY.items()})
+            affinity = from_file({own: tensors[name] for name, own in _AFFINITY.items()})
             vocabulary = Vocabulary(tensors["kept"], affinity.target_size)
             if text is not None and len(text) > _LONGEST_DESCRIPTION:
                 raise ValueError(f"dynamic_tokens takes {len(text)} characters, which is too many")
@@ -140,22 +140,17 @@ class PrunedDrafter:
             source,
             lifted,
         )
-        _FILE.check_sizes(path, metadata, drafter._sizes)
         drafter.check(f"PrunedDrafter.load: {path}")
         return drafter
 
     @property
-    def _sizes(self) -> dict[str, int]:
-        return {"draft_size": self.affinity.draft_size, "target_size": self.affinity.target_size}
-
-    @property
     def screen_bytes(self) -> int:
-        """What the screens among its dynamic tokens read, once for a batch."""
+        """Count the bytes that the screens among its dynamic tokens read, once for a batch."""
         return sum(screen.bytes for screen in screens_of(self.dynamic_tokens))
 
     @property
     def screen_bytes_each(self) -> int:
-        """What their second looks read, for each position."""
+        """Count the bytes that their second looks read, for each position."""
         return sum(screen.bytes_each for screen in screens_of(self.dynamic_tokens))
 
     def check(self, name: str) -> None:
@@ -205,7 +200,7 @@ class PrunedDrafter:
                 )
 
     def columns(self, full_head: FullHead, hidden: Tensor, contexts: Contexts) -> dict[str, Tensor]:
-        """Arguments of `draft` and `redistribute`: `draft_logits`, and dynamic columns if any.
+        """Make arguments of `draft` and `redistribute`: `draft_logits`, and dynamic columns if any.
 
         Args:
             full_head: for the logits of dynamic tokens.
@@ -219,7 +214,7 @@ class PrunedDrafter:
         return columns
 
     def mean_dynamic_columns(self, contexts: Iterable[Contexts]) -> float:
-        """The mean number of dynamic tokens after each of the contexts.
+        """Return the mean number of dynamic tokens after each of the contexts.
 
         A screen fills its columns at any position, so it is asked without the hidden states.
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._ops.inputs import check_shape
 from ..affinity import Affinity
 from ..vocabulary import Vocabulary
 
@@ -15,7 +16,7 @@ FullHead = tuple[Tensor, Tensor | None]
 def prune_head(
     weight: Tensor, bias: Tensor | None, vocabulary: Vocabulary, *, virtual: Affinity | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """The head `[V_d, d]` of a drafter that keeps `vocabulary`: kept rows, then virtual ones.
+    """Make the head `[V_d, d]` of a drafter that keeps `vocabulary`: kept rows, then virtual ones.
 
     A virtual row is the mean of the full head's rows over what the affinity makes of the virtual
     token, `sum_c w_c h_c` (DESIGN section 2, "Virtual tokens").
@@ -46,16 +47,14 @@ def prune_head(
     if vocabulary.kept.numel() < vocabulary.draft_size:
         missing = int((vocabulary.draft_ids < 0).nonzero()[0])
         raise ValueError(
-            f"prune_head: drafter token {missing} has no target id; needs a vocabulary whose "
-            "every token has a row in the full head"
+            f"prune_head: drafter token {missing} has no target id; needs a row in the full head"
         )
     if virtual is not None and (
         virtual.target_size != vocabulary.target_size or virtual.draft_size < vocabulary.draft_size
     ):
         raise ValueError(
             f"prune_head: virtual has {virtual.target_size} target and {virtual.draft_size} "
-            f"drafter tokens; needs an affinity of at least {vocabulary.draft_size} drafter "
-            f"tokens, those of the vocabulary first, and {vocabulary.target_size} target tokens"
+            f"drafter tokens; needs {vocabulary.target_size}, and at least {vocabulary.draft_size}"
         )
     small = [_small(weight, vocabulary, virtual)]
     if bias is not None:
@@ -72,12 +71,12 @@ def _small(rows: Tensor, vocabulary: Vocabulary, virtual: Affinity | None) -> Te
 
 
 def check_head(name: str, weight: Tensor, bias: Tensor | None, vocabulary: Vocabulary) -> None:
-    """Refuses a head that is not one of the target's vocabulary."""
+    """Refuse a head that is not one of the target's vocabulary."""
     size = vocabulary.target_size
     if weight.dim() != 2 or weight.shape[0] != size or not weight.is_floating_point():
         raise ValueError(
             f"{name}: weight has shape {list(weight.shape)} and dtype {weight.dtype}; needs "
             f"floating-point [V_t, d] with V_t = {size}"
         )
-    if bias is not None and bias.shape != (size,):
-        raise ValueError(f"{name}: bias has shape {list(bias.shape)}; needs [V_t] = [{size}]")
+    if bias is not None:
+        check_shape(f"{name}: bias", bias, size)

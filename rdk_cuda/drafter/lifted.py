@@ -48,7 +48,7 @@ class LiftedRows:
         return self.shift[0] + self.shift[1] * self.log_prior
 
     def rows(self, target_head: Tensor) -> Tensor:
-        """`[V_t, d]` float32, of the target's head `[V_t, d_t]`."""
+        """Lift the target's head `[V_t, d_t]` to rows `[V_t, d]` float32."""
         parts = zip(target_head.split(_BLOCK), self.log_prior.split(_BLOCK), strict=True)
         return torch.cat([features_of(rows, prior) @ self.map for rows, prior in parts])
 
@@ -90,12 +90,12 @@ class LiftedHead:
 
 
 def log_prior_of(mean_probs: Tensor) -> Tensor:
-    """`[V_t]` float32, the logarithm of mean probabilities `[V_t]`, finite."""
+    """Return `[V_t]` float32, the logarithm of mean probabilities `[V_t]`, finite."""
     prior = mean_probs.double() / mean_probs.double().sum()
     return prior.clamp_min(_LEAST_PRIOR / len(prior)).log().float()
 
 
 def features_of(rows: Tensor, log_prior: Tensor) -> Tensor:
-    """`[n, d_t + 2]` float32, rows of the target's head, 1, and the log prior: what is mapped."""
+    """Return `[n, d_t + 2]` float32, the inputs of the map: head rows, 1 and the log prior."""
     constant = rows.new_ones(len(rows), 1, dtype=torch.float32)
     return torch.cat([rows.float(), constant, log_prior.to(rows.device)[:, None]], dim=1)

@@ -1,6 +1,6 @@
 """Pruned tokens that a row of logits brings along (DESIGN section 2, "Dynamic tokens")."""
 
-from .columns import FullHead, dynamic_columns
+from .columns import TokenHead, dynamic_columns
 from .followed import Followed
 from .screen import ScreenedTokens, screens_of
 from .sources import (
@@ -21,11 +21,11 @@ __all__ = [
     "Contexts",
     "DynamicTokens",
     "Followed",
-    "FullHead",
     "RecentTokens",
     "ScreenedTokens",
     "SuccessorCounts",
     "SuccessorTable",
+    "TokenHead",
     "distinct_tokens",
     "dynamic_columns",
     "offered",

@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from ..functional import gather_logits
-from ..functional.ranges import Range
+from ..ranges import Range
 from .sources import Contexts, DynamicTokens, offered, with_bonus
 
 
@@ -19,21 +19,21 @@ class DynamicHead(Protocol):
     """
 
     @property
-    def size(self) -> int: ...  # noqa: D102
+    def size(self) -> int: ...
 
     def __call__(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """`[B, C]` floats, of tokens `[B, C]` int32, -1 for none, at hidden states `[B, d]`."""
         ...
 
 
-FullHead = tuple[Tensor, Tensor | None] | DynamicHead
-"""What gives dynamic tokens their logits: weight `[V_t, d]` and bias `[V_t]` or None, or a head."""
+TokenHead = tuple[Tensor, Tensor | None] | DynamicHead
+"""Gives dynamic tokens their logits: weight `[V_t, d]` and bias `[V_t]` or None, or a head."""
 
 
 def dynamic_columns(
-    source: DynamicTokens, full_head: FullHead, contexts: Contexts, hidden: Tensor
+    source: DynamicTokens, full_head: TokenHead, contexts: Contexts, hidden: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What a source offers, and the logits of it: `[B, C]` int32, -1 for none, and `[B, C]`.
+    """Return the tokens that a source offers, `[B, C]` int32, -1 for none, and their logits.
 
     Args:
         full_head: for their logits. A bonus for recent tokens is added to what it gives.
@@ -46,8 +46,8 @@ def dynamic_columns(
     return tokens, with_bonus(source, contexts, tokens, logits)
 
 
-def logits_of(full_head: FullHead, hidden: Tensor, tokens: Tensor) -> Tensor:
-    """`[B, C]` logits of tokens `[B, C]` int32, -1 for none, at hidden states `[B, d]`."""
+def logits_of(full_head: TokenHead, hidden: Tensor, tokens: Tensor) -> Tensor:
+    """Return `[B, C]` logits of tokens `[B, C]` int32, -1 for none, at hidden states `[B, d]`."""
     if isinstance(full_head, tuple):
         weight, bias = full_head
         return gather_logits(hidden, weight, tokens, bias)

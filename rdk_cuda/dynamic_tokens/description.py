@@ -23,13 +23,15 @@ TENSORS = (*_TABLE, *_SCREEN, *_SCREEN_MAY_HAVE)
 
 
 def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A source as plain data, and the tensors that belong to it."""
-    if isinstance(source, (CombinedTokens, RecentTokens)) and not torch.equal(
-        source.allowed.cpu(), is_pruned(vocabulary)
-    ):
+    """Describe a source as plain data, and name the tensors that belong to it."""
+    other = False
+    if isinstance(source, ScreenedTokens):
+        other = not torch.equal(source.tokens.cpu(), vocabulary.pruned.int())
+    elif isinstance(source, (CombinedTokens, RecentTokens)):
+        other = not torch.equal(source.allowed.cpu(), is_pruned(vocabulary))
+    if other:
         raise ValueError(
-            f"dynamic_tokens has {type(source).__name__} of another vocabulary; make it from the "
-            "drafter's own"
+            f"dynamic_tokens has {type(source).__name__} of another vocabulary; use the drafter's"
         )
     if isinstance(source, RecentTokens):
         data = {"kind": "recent", "width": source.width, "window": source.window}
@@ -38,11 +40,6 @@ def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], d
         tensors = {name: getattr(source, field) for name, field in _TABLE.items()}
         return {"kind": "successors", "width": source.width}, tensors
     if isinstance(source, ScreenedTokens):
-        if not torch.equal(source.tokens.cpu(), vocabulary.pruned.int()):
-            raise ValueError(
-                "dynamic_tokens has ScreenedTokens of another vocabulary; make them from the "
-                "drafter's own"
-            )
         every = (_SCREEN | _SCREEN_MAY_HAVE).items()
         own = {name: getattr(source, field) for name, field in every}
         tensors = {name: tensor for name, tensor in own.items() if tensor is not None}
@@ -56,16 +53,14 @@ def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], d
             part, own = described(one, vocabulary)
             if own.keys() & tensors.keys():
                 raise ValueError(
-                    "dynamic_tokens has two tables of successors or two screens; a file holds one "
-                    "of each"
+                    "dynamic_tokens has two tables or two screens; a file holds one of each"
                 )
             parts.append(part)
             tensors |= own
         return {"kind": "combined", "width": source.width, "sources": parts}, tensors
     raise ValueError(
         f"dynamic_tokens has a source {type(source).__name__}; a file can hold RecentTokens, a "
-        "SuccessorTable, ScreenedTokens and CombinedTokens of these: save the drafter without "
-        "dynamic_tokens (dataclasses.replace), and add them after loading"
+        "SuccessorTable, ScreenedTokens and CombinedTokens of these: add others after loading"
     )
 
 
@@ -75,7 +70,7 @@ def source_of(
     tensors: Mapping[str, Tensor],
     device: torch.device | str = "cpu",
 ) -> Any:
-    """The source that `described` gave, checked: data and tensors may come from any file.
+    """Make the source of `described`, checked: data and tensors may come from any file.
 
     Args:
         device: where it is made, and where its results are.
@@ -104,8 +99,7 @@ def source_of(
     table = SuccessorTable(**{field: tensors[name] for name, field in _TABLE.items()}, width=width)
     if table.offsets.numel() != size + 1:
         raise ValueError(
-            f"the table of successors is for {table.offsets.numel() - 1} tokens; needs the "
-            f"drafter's {size} target tokens"
+            f"the table of successors is for {table.offsets.numel() - 1} tokens; needs {size}"
         )
     return table.to(device)
 

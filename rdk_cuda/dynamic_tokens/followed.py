@@ -120,13 +120,10 @@ class Followed:
 
 
 class _Row(NamedTuple):
-    """Distinct tokens: as int32, one after the other, and as a set."""
-
     data: bytes
     ids: frozenset[int]
 
     def without(self, ids: frozenset[int]) -> bytes:
-        """The others."""
         left = [token for token in memoryview(self.data).cast("i") if token not in ids]
         return array("i", left).tobytes()
 
@@ -146,7 +143,6 @@ def _row(ids: Sequence[int], limit: bytes | None) -> _Row:
 
 
 def _rows(source: Any, batch: int, limit: bytes | None) -> _Rows:
-    """Make the function that names a source's tokens; those outside of a limit are left out."""
     if isinstance(source, RecentTokens):
         return _RecentRows(source, batch, limit)
     tables, tensors = _TABLES.setdefault(source, {}), (source.offsets, source.tokens)
@@ -160,7 +156,6 @@ def _rows(source: Any, batch: int, limit: bytes | None) -> _Rows:
 
 
 def _successors(source: SuccessorTable, limit: bytes | None) -> Callable[[int], _Row]:
-    """Make the function that names a token's successors, of a copy of the table on the host."""
     offsets, tokens = source.offsets.cpu().numpy(), source.tokens.cpu().numpy()
     if limit is not None:
         named = np.zeros(max(len(limit), len(offsets)), bool)

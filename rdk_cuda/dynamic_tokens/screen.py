@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from .._ops.inputs import check_shape
 from ..functional import gather_logits
 from ..vocabulary import Vocabulary
 from .sources import Contexts, parts_of
@@ -73,8 +74,7 @@ class ScreenedTokens:
         fine: Tensor | None = None,
         candidates: int | None = None,
     ) -> None:
-        _check(tokens, left, scale, bias, right, width)
-        _check_second_look(left, right, width, fine, candidates)
+        _check(tokens, left, scale, bias, right, width, fine, candidates)
         count, rank = left.shape
         further = (0, -rank % _ALIGNED, 0, -count % _ALIGNED)
         self._aligned = torch.nn.functional.pad(left, further) if any(further) else left
@@ -95,14 +95,14 @@ class ScreenedTokens:
         rank: int | None = None,
         candidates: int | None = None,
     ) -> ScreenedTokens:
-        """Rounds `left @ right`, which stands for the head's pruned rows.
+        """Round `left @ right`, which stands for the head's pruned rows.
 
         Args:
             vocabulary: the drafter's own tokens; only the others are offered.
             left: `[P, s]` floats, a row for each pruned token, ascending by id.
             right: `[s, d]` floats.
             bias: `[P]` floats that are added to the scores; none if absent.
-            width: as of `ScreenedTokens`.
+            width: as in `ScreenedTokens`.
             rank: r, how many of the s directions, the first ones, are rounded to 8 bits and read
                 for all tokens; all if absent.
             candidates: for a second look at all s directions; none if absent.
@@ -132,35 +132,31 @@ class ScreenedTokens:
 
     @property
     def bytes(self) -> int:
-        """What one call reads for a batch of any size: all but the tokens' ids and `fine`."""
+        """Count what one call reads for a batch of any size: all but the tokens' ids and `fine`."""
         parts = (self.left, self.scale, self.bias, self.right)
         return sum(part.numel() * part.element_size() for part in parts if part is not None)
 
     @property
     def bytes_each(self) -> int:
-        """What a second look reads, for each position; 0 without one."""
+        """Count what a second look reads, for each position; 0 without one."""
         if self.fine is None or self.candidates is None:
             return 0
         return self.candidates * self.fine.shape[1] * self.fine.element_size()
 
     def to(self, device: torch.device | str) -> ScreenedTokens:
-        """The screen on another device."""
+        """Move the screen to another device."""
         bias, fine = (part if part is None else part.to(device) for part in (self.bias, self.fine))
         parts = self.tokens.to(device), self.left.to(device), self.scale.to(device)
         right = self.right.to(device)
         return ScreenedTokens(*parts, bias, right, self.width, fine, self.candidates)
 
     def __call__(self, contexts: Contexts, *, hidden: Tensor) -> Tensor:
-        """The `[B, width]` int32 target ids with the largest scores, the largest first.
+        """Return the `[B, width]` int32 target ids with the largest scores, the largest first.
 
         They are on the screen's device, and nothing is read back from it. The contexts are not
         looked at; `hidden` is `[B, d]` floats, the drafter's last hidden states before the draft.
         """
-        if hidden.dim() != 2 or hidden.shape[1] != self.right.shape[1]:
-            raise ValueError(
-                f"ScreenedTokens: hidden has shape {list(hidden.shape)}; needs [B, d] with d = "
-                f"{self.right.shape[1]}"
-            )
+        check_shape("ScreenedTokens: hidden", hidden, "B", self.right.shape[1])
         with torch.no_grad():
             projected = self._projected(hidden)
             scores = self._scores(projected)
@@ -171,7 +167,7 @@ class ScreenedTokens:
 
     @torch.no_grad()
     def scores(self, hidden: Tensor) -> Tensor:
-        """The scores of all tokens that can be offered, without a second look: `[B, P]` float32."""
+        """Score all tokens that can be offered, without a second look: `[B, P]` float32."""
         return self._scores(self._projected(hidden))
 
     def _scores(self, projected: Tensor) -> Tensor:
@@ -197,7 +193,7 @@ class ScreenedTokens:
         return scores if self.bias is None else scores.add_(self.bias[candidates])
 
     def _projected(self, hidden: Tensor) -> Tensor:
-        """`right x`, added in an order that no neighbour changes."""
+        """Project in an order of additions that no neighbour changes."""
         hidden = hidden.to(self.right.device, torch.float32)
         rows = torch.arange(len(self.right), device=hidden.device, dtype=torch.int32)
         every = rows.expand(hidden.shape[0], -1).contiguous()
@@ -230,7 +226,7 @@ def _exact_products(halves: Tensor, rows: Tensor) -> Tensor:
 
 
 def largest(values: Tensor, count: int) -> Tensor:
-    """As `values.topk(count, dim=1).indices`, of `[B, n]`, sooner where n is large.
+    """Do as `values.topk(count, dim=1).indices`, of `[B, n]`, sooner where n is large.
 
     The largest values are among the columns, of values folded into a few rows, that have the
     largest maxima. These are found in the same way.
@@ -254,7 +250,14 @@ def screens_of(source: object) -> Iterator[ScreenedTokens]:
 
 
 def _check(
-    tokens: Tensor, left: Tensor, scale: Tensor, bias: Tensor | None, right: Tensor, width: int
+    tokens: Tensor,
+    left: Tensor,
+    scale: Tensor,
+    bias: Tensor | None,
+    right: Tensor,
+    width: int,
+    fine: Tensor | None,
+    candidates: int | None,
 ) -> None:
     count, rank = tokens.numel(), left.shape[-1] if left.dim() else 0
     directions, hidden_size = right.shape if right.dim() == 2 else (0, 0)
@@ -262,51 +265,35 @@ def _check(
         "tokens": (tokens, torch.int32, [count]),
         "left": (left, torch.int8, [count, rank]),
         "scale": (scale, torch.float32, [count]),
-        "bias": (scale if bias is None else bias, torch.float32, [count]),
+        "bias": (bias, torch.float32, [count]),
         "right": (right, torch.float32, [directions, hidden_size]),
+        "fine": (fine, torch.float16, [count, directions]),
     }
     for name, (tensor, dtype, shape) in needs.items():
-        _check_tensor(name, tensor, dtype, shape)
+        if tensor is None:
+            continue
+        if tensor.dtype != dtype or list(tensor.shape) != shape:
+            raise ValueError(
+                f"ScreenedTokens: {name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; "
+                f"needs {shape} and {dtype}"
+            )
+        if dtype.is_floating_point and not bool(tensor.isfinite().all()):
+            raise ValueError(f"ScreenedTokens: {name} is not finite; needs finite numbers")
     if not 1 <= rank <= directions <= _MOST_RANK or hidden_size < 1:
         raise ValueError(
             f"ScreenedTokens: left has shape {list(left.shape)} and right {list(right.shape)}; "
             f"needs [P, r] and [r, d], or [s, d] for a second look, with ranks of 1 to {_MOST_RANK}"
         )
-    if not 1 <= width <= count:
+    if (fine is None) != (candidates is None) or (fine is None and rank != directions):
         raise ValueError(
-            f"ScreenedTokens: width is {width}; needs 1 to the number of tokens, {count}"
+            f"ScreenedTokens: left has rank {rank} and right {directions}; needs the same, or "
+            "both fine and candidates, for a second look"
         )
+    if fine is not None and not bool((fine.abs() <= 1).all()):
+        raise ValueError("ScreenedTokens: fine has numbers beyond -1 and 1; needs smaller ones")
+    for name, value, least in (("width", width, 1), ("candidates", candidates, width)):
+        if value is not None and not least <= value <= count:
+            raise ValueError(f"ScreenedTokens: {name} is {value}; needs {least} to {count}")
     ordered = tokens.sort().values
     if int(ordered[0]) < 0 or bool((ordered[1:] == ordered[:-1]).any()):
         raise ValueError("ScreenedTokens: tokens has a negative id or one twice; needs each once")
-
-
-def _check_second_look(
-    left: Tensor, right: Tensor, width: int, fine: Tensor | None, candidates: int | None
-) -> None:
-    (count, rank), directions = left.shape, len(right)
-    if fine is None or candidates is None:
-        if fine is not None or candidates is not None or rank != directions:
-            raise ValueError(
-                f"ScreenedTokens: left has rank {rank} and right {directions}; needs the same, or "
-                "both fine and candidates, for a second look"
-            )
-        return
-    _check_tensor("fine", fine, torch.float16, [count, directions])
-    if not bool((fine.abs() <= 1).all()):
-        raise ValueError("ScreenedTokens: fine has numbers beyond -1 and 1; needs smaller ones")
-    if not width <= candidates <= count:
-        raise ValueError(
-            f"ScreenedTokens: candidates is {candidates}; needs the width to the number of "
-            f"tokens, {width} to {count}"
-        )
-
-
-def _check_tensor(name: str, tensor: Tensor, dtype: torch.dtype, shape: list[int]) -> None:
-    if tensor.dtype != dtype or list(tensor.shape) != shape:
-        raise ValueError(
-            f"ScreenedTokens: {name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; "
-            f"needs {shape} and {dtype}"
-        )
-    if dtype.is_floating_point and not bool(tensor.isfinite().all()):
-        raise ValueError(f"ScreenedTokens: {name} is not finite; needs finite numbers")

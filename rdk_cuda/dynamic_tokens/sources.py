@@ -30,14 +30,14 @@ states, from which the next tokens are about to be drafted."""
 
 
 def offered(source: DynamicTokens, contexts: Contexts, hidden: Tensor | None) -> Tensor:
-    """What a source names, given the hidden states if it reads them."""
+    """Ask a source for tokens, with the hidden states if it reads them."""
     if reads_hidden(source):
         return source(contexts, hidden=hidden)
     return source(contexts)
 
 
 def reads_hidden(source: DynamicTokens) -> bool:
-    """Whether a source needs the keyword `hidden`."""
+    """Say whether a source needs the keyword `hidden`."""
     return bool(getattr(source, "reads_hidden", False))
 
 
@@ -50,7 +50,7 @@ def with_bonus(source: DynamicTokens, contexts: Contexts, tokens: Tensor, logits
 
 
 def with_recent_bonus(source: Any, bonus: float) -> Any:
-    """The same source with another bonus for its recent tokens."""
+    """Return the same source with another bonus for its recent tokens."""
     changed = copy.copy(source)
     if isinstance(source, RecentTokens):
         changed.bonus = bonus
@@ -65,12 +65,12 @@ def recent_tokens_of(source: object) -> Iterator[RecentTokens]:
 
 
 def window_of(source: object) -> int:
-    """How many of a sequence's last tokens the sources read that a drafter's file can hold."""
+    """Return how many last tokens of a sequence a drafter's sources read."""
     return max((recent.window for recent in recent_tokens_of(source)), default=1)
 
 
 def parts_of(source: object) -> Iterator[object]:
-    """A source of dynamic tokens and, if it combines several, all of these."""
+    """Yield a source of dynamic tokens and, if it combines several, all of these."""
     yield source
     for part in getattr(source, "sources", ()):
         yield from parts_of(part)
@@ -115,7 +115,7 @@ class RecentTokens:
         self.allowed = is_pruned(vocabulary, device)
 
     def __call__(self, contexts: Contexts) -> Tensor:
-        """The distinct pruned tokens among each sequence's last `window`, newest first.
+        """Return the distinct pruned tokens among each sequence's last `window`, newest first.
 
         Ids outside the vocabulary are passed over. `[B, width]` int32, -1 where there are no more.
         For tensors nothing is read back from the device.
@@ -202,7 +202,7 @@ class CombinedTokens:
 
 
 def newest_first(source: str, contexts: Contexts, window: int, device: torch.device) -> Tensor:
-    """The last `window` tokens of each sequence in reverse: `[B, n]` integers, n <= `window`.
+    """Reverse the last `window` tokens of each sequence: `[B, n]` integers, n <= `window`.
 
     They are -1 behind the oldest. A tensor stays on its device, and nothing of it is read back.
     `source` is what errors are said to come from.
@@ -221,7 +221,7 @@ def newest_first(source: str, contexts: Contexts, window: int, device: torch.dev
 
 
 def distinct_tokens(candidates: Tensor, allowed: Tensor, width: int) -> Tensor:
-    """The first `width` distinct allowed tokens of each row, in the order of the candidates.
+    """Return the first `width` distinct allowed tokens of each row, in the order of the candidates.
 
     Args:
         candidates: `[..., n]` integer target ids; ids outside `[0, V_t)` are passed over.
@@ -242,7 +242,7 @@ def distinct_tokens(candidates: Tensor, allowed: Tensor, width: int) -> Tensor:
     new = torch.ones_like(tokens, dtype=torch.bool)
     new[..., 1:] = tokens[..., 1:] != tokens[..., :-1]
     chosen = offered & torch.zeros_like(new).scatter(-1, order, new)
-    # What is not chosen goes to one column more, which is cut off.
+    # Other candidates go to one more column, which is cut off.
     column = (chosen.cumsum(-1) - 1).clamp(max=width).where(chosen, width)
     result = torch.full(
         (*candidates.shape[:-1], width + 1), -1, device=candidates.device, dtype=torch.int64
@@ -251,7 +251,7 @@ def distinct_tokens(candidates: Tensor, allowed: Tensor, width: int) -> Tensor:
 
 
 def is_pruned(vocabulary: Vocabulary, device: torch.device | str = "cpu") -> Tensor:
-    """`[V_t]` bool, as `distinct_tokens` takes it."""
+    """Return `[V_t]` bool, as `distinct_tokens` takes it."""
     pruned = torch.zeros(vocabulary.target_size, dtype=torch.bool, device="cpu")
     pruned[vocabulary.pruned] = True
     return pruned.to(device)

@@ -6,6 +6,7 @@ successors, which is looked up on the device (DESIGN section 2, "Dynamic tokens"
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,17 +14,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .._ops.inputs import check_entries
 from ..files import TensorFile
 from ..vocabulary import Vocabulary
 from .sources import CombinedTokens, Contexts, RecentTokens, is_pruned, newest_first
 
 _PENDING = 1 << 22  # pairs that wait to be merged at once, 64 MB
+_MOST_PAIRS = 1 << 23  # 16 bytes each; a merge takes about 100 for each of these and of the new
 
 
 class SuccessorCounts:
     """How often each token follows each other one, in bounded memory.
 
-    Exact while no more than `max_pairs` distinct pairs have occurred. From then on approximate: at
+    Exact while no more than 2^23 distinct pairs have occurred. From then on approximate: at
     each merge, of some million pairs, the distinct pairs with the smallest weight are forgotten,
     among equals an even selection over the vocabulary, and if they occur again they start from 0.
     So a pair's weight is never too large, and that of a frequent pair hardly too small. The same
@@ -31,14 +34,12 @@ class SuccessorCounts:
 
     Args:
         vocabulary_size: V, of the target.
-        max_pairs: how many distinct pairs are held; each takes 16 bytes. A merge takes about 100
-            for each of these and of those that are new, 1.5 GB at most with the default.
 
     Attributes:
         exact: whether no pair has been forgotten.
 
     Raises:
-        ValueError: a vocabulary size outside 1 to 2^31 - 1, or `max_pairs` outside that range.
+        ValueError: a vocabulary size outside 1 to 2^31 - 1.
 
     Example:
         >>> counts = SuccessorCounts(vocabulary_size=10)
@@ -47,13 +48,12 @@ class SuccessorCounts:
         [[1, 1, 7], [7, 8, 1], [2.0, 1.0, 2.0]]
     """
 
-    def __init__(self, vocabulary_size: int, max_pairs: int = 1 << 23) -> None:
-        if not (1 <= vocabulary_size < 2**31 and 1 <= max_pairs < 2**31):
+    def __init__(self, vocabulary_size: int) -> None:
+        if not 1 <= vocabulary_size < 2**31:
             raise ValueError(
-                f"SuccessorCounts: vocabulary_size is {vocabulary_size} and max_pairs {max_pairs}; "
-                "both need 1 to 2^31 - 1"
+                f"SuccessorCounts: vocabulary_size is {vocabulary_size}; needs 1 to 2^31 - 1"
             )
-        self.vocabulary_size, self.max_pairs = vocabulary_size, max_pairs
+        self.vocabulary_size = vocabulary_size
         self.exact = True
         # A pair is last * V + next. Those held are ascending and distinct.
         nothing = torch.empty(0, dtype=torch.int64, device="cpu")
@@ -62,7 +62,7 @@ class SuccessorCounts:
         self._pending_pairs = 0
 
     def add(self, tokens: Sequence[int] | Tensor) -> None:
-        """Counts the pairs of neighbours in one document.
+        """Count the pairs of neighbours in one document.
 
         Args:
             tokens: `[n]` integer target ids, any n; a document of fewer than two has no pairs.
@@ -77,7 +77,7 @@ class SuccessorCounts:
             self._add(ids[:-1] * self.vocabulary_size + ids[1:], ones)
 
     def add_probs(self, last_tokens: Tensor, targets: Tensor, probs: Tensor) -> None:
-        """Adds the target's probabilities instead of what the corpus happens to have.
+        """Add the target's probabilities instead of what the corpus happens to have.
 
         Args:
             last_tokens: `[n]` integers, the last token of each context.
@@ -105,14 +105,13 @@ class SuccessorCounts:
         weights = probs.detach().to("cpu", torch.float64)
         if not bool(((weights >= 0) & weights.isfinite()).all()):
             raise ValueError(
-                "SuccessorCounts.add_probs: probs holds a number that is negative, infinite or "
-                "NaN; needs probabilities"
+                "SuccessorCounts.add_probs: probs is negative, infinite or NaN; needs probabilities"
             )
         likely = weights > 0
         self._add((last[:, None] * self.vocabulary_size + following)[likely], weights[likely])
 
     def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """All pairs held: last token, next token (int64, ascending by both), weight (float64)."""
+        """Return all pairs: last token, next token (int64, ascending by both), weight (float64)."""
         self._merge()
         pairs, weights = self._held
         return pairs // self.vocabulary_size, pairs % self.vocabulary_size, weights.clone()
@@ -125,13 +124,9 @@ class SuccessorCounts:
                 f"{ids.dtype}; needs integers {'[n]' if dims == 1 else '[n, m]'}"
             )
         ids = ids.detach().to("cpu", torch.int64)
-        outside = (ids < 0) | (ids >= self.vocabulary_size)
-        if bool(outside.any()):
-            at = outside.nonzero()[0].tolist()
-            raise ValueError(
-                f"SuccessorCounts.{method}: {name}{at} is {int(ids[tuple(at)])}; needs a target id "
-                f"in [0, {self.vocabulary_size})"
-            )
+        inside = (ids >= 0) & (ids < self.vocabulary_size)
+        needs = f"a target id in [0, {self.vocabulary_size})"
+        check_entries(f"SuccessorCounts.{method}: {name}", ids, inside, needs)
         return ids
 
     def _add(self, pairs: Tensor, weights: Tensor) -> None:
@@ -150,14 +145,13 @@ class SuccessorCounts:
         pairs, place = pairs.unique_consecutive(return_inverse=True)
         sums = torch.zeros(len(pairs), dtype=torch.float64, device="cpu")
         weights = sums.index_add_(0, place, weights[order])
-        if len(pairs) > self.max_pairs:
-            kept = _heaviest(weights, self.max_pairs)
+        if len(pairs) > _MOST_PAIRS:
+            kept = _heaviest(weights, _MOST_PAIRS)
             pairs, weights, self.exact = pairs[kept], weights[kept], False
         self._held = pairs, weights
 
 
 def _heaviest(weights: Tensor, count: int) -> Tensor:
-    """A mask of the `count` largest weights; of equals, evenly many everywhere."""
     forgotten = weights.kthvalue(len(weights) - count).values  # the largest of them
     chosen, equal = weights > forgotten, (weights == forgotten).nonzero()[:, 0]
     room = count - int(chosen.sum())
@@ -197,7 +191,7 @@ class SuccessorTable:
     def from_counts(
         cls, counts: SuccessorCounts, vocabulary: Vocabulary, width: int = 64
     ) -> SuccessorTable:
-        """The up to `width` heaviest pruned successors of each token; of equals the lowest ids.
+        """Keep the `width` heaviest pruned successors of each token; of equals the lowest ids.
 
         Raises:
             ValueError: counts over a vocabulary of another size, or a width outside 1 to V_t.
@@ -222,11 +216,13 @@ class SuccessorTable:
         return cls(offsets, following[order].int()[rank < width], width)
 
     def to(self, device: torch.device | str) -> SuccessorTable:
-        """The table on another device."""
-        return self._unchecked(self.offsets.to(device), self.tokens.to(device), self.width)
+        """Move the table to another device."""
+        moved = copy.copy(self)
+        moved.offsets, moved.tokens = self.offsets.to(device), self.tokens.to(device)
+        return moved
 
     def __call__(self, contexts: Contexts) -> Tensor:
-        """The successors of each sequence's last token: `[B, width]` int32, best first.
+        """Return the successors of each sequence's last token: `[B, width]` int32, best first.
 
         -1 where there are no more: everywhere for an empty sequence or a last id outside of
         `[0, V_t)`. Contexts are sequences of target ids, or a padded tensor `[B, L]` of integers on
@@ -243,20 +239,20 @@ class SuccessorTable:
         return self.tokens[place.where(used, 0)].where(used, -1)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes a safetensors file atomically; `load` gives the same table back."""
+        """Write a safetensors file atomically; `load` gives the same table back."""
         tensors = {"offsets": self.offsets, "tokens": self.tokens}
-        _FILE.write(Path(path), tensors, {**_sizes(tensors), "width": self.width})
+        sizes = {"target_size": self.offsets.numel() - 1, "successors": self.tokens.numel()}
+        _FILE.write(Path(path), tensors, {**sizes, "width": self.width})
 
     @classmethod
     def load(cls, path: str | PathLike[str], device: torch.device | str = "cpu") -> SuccessorTable:
-        """Reads what `save` wrote, checks all of it, and moves it to `device`.
+        """Read what `save` wrote, checks all of it, and moves it to `device`.
 
         Raises:
             ValueError: the file is truncated, altered, of another kind or of a newer version.
             OSError: it cannot be opened.
         """
         tensors, metadata = _FILE.read(Path(path))
-        _FILE.check_sizes(Path(path), metadata, _sizes(tensors))
         width = metadata.get("width")
         try:
             if width is None or not width.isdecimal():
@@ -264,12 +260,6 @@ class SuccessorTable:
             return cls(**tensors, width=int(width)).to(device)
         except ValueError as error:
             raise ValueError(f"SuccessorTable.load: {path}: {error}") from error
-
-    @classmethod
-    def _unchecked(cls, offsets: Tensor, tokens: Tensor, width: int) -> SuccessorTable:
-        table = cls.__new__(cls)
-        table.offsets, table.tokens, table.width = offsets, tokens, width
-        return table
 
 
 def recent_and_successors(
@@ -280,7 +270,7 @@ def recent_and_successors(
     recent: int = 32,
     window: int = 256,
 ) -> CombinedTokens:
-    """The recommended source: some recent pruned tokens, then successors of the last token.
+    """Make the recommended source: some recent tokens, then successors of the last token.
 
     Args:
         successors: None where there is no table; recent tokens may then take all columns.
@@ -295,13 +285,6 @@ def recent_and_successors(
 
 
 _FILE = TensorFile("SuccessorTable", "rdk_cuda.successors", 1, ("offsets", "tokens"), ValueError)
-
-
-def _sizes(tensors: dict[str, Tensor]) -> dict[str, int]:
-    return {
-        "target_size": tensors["offsets"].numel() - 1,
-        "successors": tensors["tokens"].numel(),
-    }
 
 
 def _check_width(width: int, size: int) -> None:
@@ -323,20 +306,12 @@ def _check_table(offsets: Tensor, tokens: Tensor, width: int) -> None:
     if int(offsets[0]) != 0 or int(offsets[-1]) != count or int(lengths.min()) < 0:
         raise ValueError(
             f"SuccessorTable: offsets runs from {int(offsets[0])} to {int(offsets[-1])}, its "
-            f"smallest step is {int(lengths.min())}; needs to rise from 0 to the number of "
-            f"tokens, {count}"
+            f"smallest step is {int(lengths.min())}; needs to rise from 0 to {count}"
         )
-    if int(lengths.max()) > width:
-        raise ValueError(
-            f"SuccessorTable: row {int(lengths.argmax())} has {int(lengths.max())} tokens; needs "
-            f"at most width = {width}"
-        )
-    outside = (tokens < 0) | (tokens >= size)
-    if bool(outside.any()):
-        at = int(outside.nonzero()[0])
-        raise ValueError(
-            f"SuccessorTable: tokens[{at}] is {int(tokens[at])}; needs a target id in [0, {size})"
-        )
+    fits = lengths <= width
+    check_entries("SuccessorTable: the length of row", lengths, fits, f"at most width = {width}")
+    inside = (tokens >= 0) & (tokens < size)
+    check_entries("SuccessorTable: tokens", tokens, inside, f"a target id in [0, {size})")
     rows = torch.arange(size, device=offsets.device).repeat_interleave(lengths)
     entries = (rows * size + tokens).sort().values
     twice = entries[1:][entries[1:] == entries[:-1]]

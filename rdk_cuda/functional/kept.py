@@ -63,7 +63,6 @@ def draft_at_once(
     dynamic_logits: Tensor | None = None,
     **others: Any,
 ) -> Draft | None:
-    """As `draft` with rows, if all that it is given is as the operator takes it; or None."""
     place, link = 0, (temperature, seeds, positions)
     try:
         if after is not None:
@@ -103,9 +102,9 @@ def draft_into_rows(
         name, device, place = "rdk_cuda.draft", logits.device, 0
         if not isinstance(rows, StepRows):
             raise TypeError(f"{name}: rows is a {type(rows).__name__}; needs StepRows")
-        scale, seeds, positions, generator, top_k, top_p, min_p = given
+        scale, seeds, positions, top_k, top_p, min_p = given
         scale = temperatures(name, 1.0 if scale is None else scale, (batch,), device)
-        link = (scale, *seeds_and_positions(name, seeds, positions, generator, batch, device))
+        link = (scale, *seeds_and_positions(name, seeds, positions, batch, device))
         truncation = row_limits(name, top_k, top_p, min_p, (batch,), device)
         rows.drafted = 0
     else:
@@ -127,7 +126,6 @@ def _drafted(
     dynamic_tokens: Tensor | None,
     dynamic_logits: Tensor | None,
 ) -> Draft:
-    """Draft a place; `link` is the step's temperature, seeds and positions."""
     operators.draft_step(
         logits,
         *rows.memory,
@@ -148,8 +146,8 @@ def check_continues(after: Draft, batch: int, given: Sequence[object]) -> None:
     """Refuse what belongs to the first draft of a step, and another batch."""
     if any(value is not None for value in given):
         raise ValueError(
-            "rdk_cuda.draft: temperature, seeds, limits, generator, positions and rows belong "
-            "to the first draft of a step; leave them out together with after="
+            "rdk_cuda.draft: temperature, seeds, positions, limits and rows belong to the first "
+            "draft of a step; leave them out together with after="
         )
     after.refuse_if_filled_again()
     if after.tokens.shape[0] != batch:

@@ -1,7 +1,7 @@
 """The operators with an `Affinity` in place of its tensors and a batch in place of a packed list.
 
 Each function checks what it adds to the operator: scalars, batches, seeds. The operator itself
-checks the rest. What does not fit is a TypeError, ValueError or RuntimeError that names the
+checks the rest. A misfit is a TypeError, ValueError or RuntimeError that names the
 argument. Tensors may also be arrays of other libraries with `__dlpack__`, such as CuPy's, which are
 read where they are. Results are tensors.
 """
@@ -20,6 +20,7 @@ from .._ops.gradients import refuse_gradients
 from .._ops.inputs import (
     Integers,
     Numbers,
+    check_shape,
     limits,
     row_limits,
     step_keys_and_positions,
@@ -28,18 +29,10 @@ from .._ops.inputs import (
     whole_number,
 )
 from ..affinity import Affinity
+from ..ranges import Range
 from .kept import check_continues, draft_at_once, draft_into_rows, unless, verify_rows
-from .ranges import Range
 from .rows import StepRows
-from .step import (
-    LOGPROBS,
-    Draft,
-    Method,
-    Verified,
-    method_number,
-    packed_rows,
-    packed_step,
-)
+from .step import LOGPROBS, Draft, Method, Verified, method_number, packed_rows, packed_step
 
 __all__ = ["draft", "gather_logits", "redistribute", "step_keys", "verify"]
 
@@ -56,7 +49,7 @@ def redistribute(
     top_p: Numbers | None = None,
     min_p: Numbers | None = None,
 ) -> Tensor:
-    """The draft distribution over the whole target vocabulary, `q = A^T softmax(l / T + bias)`.
+    """Redistribute over the whole target vocabulary: `q = A^T softmax(l / T + bias)`.
 
     DESIGN section 2, equation "Redistribution"; arXiv:2506.03206. Neither `draft` nor `verify`
     needs it: it is for decoders that want q itself.
@@ -72,7 +65,7 @@ def redistribute(
             `temperature`.
 
     Returns:
-        `[..., V_t]` float32, rows sum to 1; NaN where a row has no distribution.
+        `[..., V_t]` float32, rows sum to 1; NaN where a row is no distribution.
 
     Example:
         >>> import torch, rdk_cuda
@@ -108,7 +101,6 @@ def draft(
     *,
     seeds: Integers | None = None,
     positions: Integers | None = None,
-    generator: torch.Generator | None = None,
     after: Draft | None = None,
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
@@ -129,13 +121,11 @@ def draft(
         affinity: on the same device.
         temperature: one for all or `[B]`; at least 0, and 0 is greedy. 1 if not given.
         seeds: `[B]` int64, a seed for each sequence that stays the same through its decoding, or
-            one int from which each sequence gets its own. Drawn from `generator` if not given. The
+            one int from which each sequence gets its own. From torch's generator if not given. The
             key of each step is derived here (DESIGN section 5), from seeds and positions.
         positions: the absolute position of the first token drafted, one for all or `[B]`: how many
             tokens of the sequence are decided. Needed with `seeds`, since without it every step
             would draw the same random numbers; 0 if neither is given.
-        generator: where seeds come from if none are given; torch's default one if not given. Not
-            for compiled code: torch.compile takes no generator.
         after: the previous draft of the same step. Seeds, positions, temperature and limits are
             its own.
         dynamic_tokens: `[B, C]` or `[B, K, C]` int32, extra target ids, -1 for an unused column.
@@ -152,7 +142,7 @@ def draft(
             each draft is one call of an operator, and so is `verify`, and nothing is joined.
 
     Returns:
-        A `Draft`, all that `verify` needs. Its tokens are -1 where a row has no distribution.
+        A `Draft`, all that `verify` needs. Its tokens are -1 where a row is no distribution.
 
     Example:
         >>> import torch, rdk_cuda
@@ -169,7 +159,7 @@ def draft(
     if rows is not None or (after is not None and after.rows is not None):
         by_place = draft_logits.dim() == 2 and branches is None and ahead is None
         if by_place and not torch.compiler.is_compiling():
-            given = temperature, seeds, positions, generator, top_k, top_p, min_p
+            given = temperature, seeds, positions, top_k, top_p, min_p
             dynamic = dynamic_tokens, dynamic_logits
             return draft_into_rows(draft_logits, affinity, after, rows, dynamic, given)
         raise ValueError(
@@ -183,16 +173,14 @@ def draft(
     batch, length, _ = draft_logits.shape
     if after is None:
         name, device = "rdk_cuda.draft", draft_logits.device
-        keys, first = step_keys_and_positions(name, seeds, positions, generator, batch, device)
+        keys, first = step_keys_and_positions(name, seeds, positions, batch, device)
         scale = temperatures(name, 1.0 if temperature is None else temperature, (batch,), device)
         offset = 0
         truncation: tuple[Tensor | None, ...] = row_limits(
             name, top_k, top_p, min_p, (batch,), device
         )
     else:
-        check_continues(
-            after, batch, (temperature, seeds, positions, generator, top_k, top_p, min_p)
-        )
+        check_continues(after, batch, (temperature, seeds, positions, top_k, top_p, min_p))
         truncation = after.limits
         first, scale, keys = after.positions, after.temperature, after.step_keys
         offset = after.offset + after.tokens.shape[1]
@@ -286,11 +274,8 @@ def verify(
         raise ValueError(f'{name}: logprobs is {logprobs!r}; needs "processed", "raw" or None')
     step = step_arguments(name, target_logits, draft, affinity, temperature, draft_rows)
     batch, rows = target_logits.shape[:2]
-    if allowed is not None and allowed.shape[:-1] != (batch, rows):
-        raise ValueError(
-            f"{name}: allowed has shape {list(allowed.shape)}; needs [{batch}, {rows}, "
-            "ceil(V_t / 32)], rows parallel to those of target_logits"
-        )
+    if allowed is not None:
+        check_shape(f"{name}: allowed", allowed, batch, rows, "ceil(V_t / 32)")
     truncation = row_limits(name, top_k, top_p, min_p, (batch,), target_logits.device)
     verified = operators.verify(
         **step,
@@ -318,12 +303,7 @@ def step_arguments(
             f"{function}: draft lacks the first {joined.offset} tokens of its step; pass all "
             "drafts of the step, in order"
         )
-    if target_logits.dim() != 3 or target_logits.shape[:2] != (batch, length + 1):
-        raise ValueError(
-            f"{function}: target_logits has shape {list(target_logits.shape)}; needs "
-            f"[{batch}, {length + 1}, V_t]: B = {batch} sequences, K = {length} drafts and the "
-            "position after them"
-        )
+    check_shape(f"{function}: target_logits", target_logits, batch, length + 1, "V_t")
     if joined.rows is not None and target_logits.stride(-1) != 1:
         target_logits = target_logits.contiguous()
     device = target_logits.device
@@ -350,7 +330,7 @@ def step_arguments(
 def gather_logits(
     hidden: Tensor, weight: Tensor, tokens: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    """The full head's logits for a few tokens of each row, `weight[token] . hidden + bias[token]`.
+    """Compute the full head's logits for a few tokens, `weight[token] . hidden + bias[token]`.
 
     DESIGN section 2, "Dynamic tokens".
 
@@ -377,7 +357,7 @@ def gather_logits(
 
 @takes_arrays
 def step_keys(seeds: Tensor, positions: Tensor, stage: int = 0) -> Tensor:
-    """A fresh key for one decoding step, from the user's seed and the position of its first token.
+    """Make a fresh key for one step, from the user's seed and the position of its first token.
 
     DESIGN section 5. `draft` calls it. If you call `torch.ops.rdk.draft` and `verify` yourself,
     pass the result as their `step_keys`.

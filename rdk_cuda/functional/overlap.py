@@ -14,8 +14,6 @@ from ..affinity import Affinity
 
 
 class _Overlap(torch.autograd.Function):
-    """Keeps the drafter's logits and one bit for each target token."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -79,7 +77,7 @@ def overlap(
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
 ) -> Tensor:
-    """The acceptance rate `alpha = sum_x min(p(x), q(x))`, with a gradient for the drafter.
+    """Compute the acceptance rate `sum_x min(p(x), q(x))`, with a gradient for the drafter.
 
     q is the redistributed drafter (DESIGN section 2, "Acceptance rate"), so what is trained is what
     is accepted, pruned tokens included: `1 - alpha` is the total variation of p and q, the loss
@@ -98,7 +96,7 @@ def overlap(
             gradient, too.
 
     Returns:
-        `[...]` float32. NaN, with a gradient of 0, where either row has no distribution, or where
+        `[...]` float32. NaN, with a gradient of 0, where either row is no distribution, or where
         the drafter's temperature is 0: a greedy drafter has no gradient.
 
     Raises:

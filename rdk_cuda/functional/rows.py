@@ -101,8 +101,7 @@ class StepRows:
         if place >= self.places or place != self.drafted:
             raise ValueError(
                 f"rdk_cuda.draft: rows have {self.places} places, of which the step has filled "
-                f"{self.drafted}; this draft is number {place + 1}. Make rows with more places, or "
-                "draft a second branch of a step without rows"
+                f"{self.drafted}; this draft is number {place + 1}; needs more places"
             )
         got = logits.shape, logits.dtype, dynamic_width, limited
         if got != self.form:
@@ -112,7 +111,7 @@ class StepRows:
             )
 
     def hold(self, drafts: Sequence[Any]) -> bool:
-        """Whether these are places of the step that is drafted here, one after the other."""
+        """Say whether these are places of the step that is drafted here, one after the other."""
         place = drafts[0].offset
         end = place + len(drafts)
         held = map(is_, [draft.tokens for draft in drafts], self.place_tokens[place:end])

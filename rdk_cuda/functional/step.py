@@ -1,4 +1,4 @@
-"""What passes between the operators of one decoding step: the draft, and what was decided."""
+"""The results that the operators of a decoding step hand on: the draft, and the decision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._ops.contract import COLUMNS
-from .._ops.inputs import Integers, step_keys_and_positions, takes_arrays
+from .._ops.inputs import Integers, check_shape, step_keys_and_positions, takes_arrays
 from ..affinity import Affinity
 from .rows import StepRows
 
@@ -22,18 +22,18 @@ METHODS: dict[Method, int] = {"token": 0, "block": 1}
 
 
 LOGPROBS = {None: 0, "processed": 1, "raw": 2}
-"""What log-probabilities may be asked for, as `torch.ops.rdk.verify` counts them."""
+"""The kinds of log-probabilities, as `torch.ops.rdk.verify` counts them."""
 
 
 def method_number(function: str, method: Method) -> int:
-    """What the operators call a method."""
+    """Return the operators' number of a method."""
     if method not in METHODS:
         raise ValueError(f'{function}: method is {method!r}; needs "token" or "block"')
     return METHODS[method]
 
 
 class Verified(NamedTuple):
-    """What `verify` decided.
+    """The result of `verify`.
 
     Attributes:
         tokens: `[B, K + 1]` int64, the accepted drafts, then one drawn token, then -1.
@@ -92,21 +92,16 @@ class Draft:
         """Raise RuntimeError where its rows hold another step by now."""
         if self.rows is not None and self.rows.step is not self.__dict__["step"]:
             raise RuntimeError(
-                "Draft: its StepRows are filled by a later step; verify a step before the next one "
-                "drafts into the same rows, or give each rows of its own"
+                "Draft: its StepRows are filled by a later step; verify before the next step drafts"
             )
 
     def proposing(self, tokens: Tensor) -> Draft:
-        """The same rows with other tokens `[B, K]`, such as -1 where a sequence's draft ends.
+        """Take other tokens `[B, K]` for the same rows, such as -1 where a sequence's draft ends.
 
         Raises:
             ValueError: tokens of another shape than the draft's own.
         """
-        if tokens.shape != self.tokens.shape:
-            raise ValueError(
-                f"Draft.proposing: tokens has shape {list(tokens.shape)}; needs that of the draft, "
-                f"{list(self.tokens.shape)}"
-            )
+        check_shape("Draft.proposing: tokens", tokens, *self.tokens.shape)
         changed = object.__new__(Draft)
         changed.__dict__.update(self.__dict__, tokens=tokens)
         return changed
@@ -123,18 +118,13 @@ class Draft:
     @classmethod
     @takes_arrays
     def without_distribution(
-        cls,
-        tokens: Tensor,
-        *,
-        seeds: Integers | None = None,
-        positions: Integers | None = None,
-        generator: torch.Generator | None = None,
+        cls, tokens: Tensor, *, seeds: Integers | None = None, positions: Integers | None = None
     ) -> Draft:
-        """Drafts of an n-gram, suffix or copying drafter: q is one-hot on each given token.
+        """Make a draft of fixed tokens, as of n-grams and copies: q is one-hot on each.
 
         Args:
             tokens: `[B, K]` integer target ids; -1 ends a sequence's draft.
-            seeds, positions, generator: as in `draft`.
+            seeds, positions: as in `draft`.
 
         Example:
             >>> import torch, rdk_cuda
@@ -143,12 +133,9 @@ class Draft:
             >>> affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary.identity(5))
             >>> tokens, accepted, _ = rdk_cuda.verify(torch.zeros(1, 3, 5), copied, affinity)
         """
-        if tokens.dim() != 2:
-            raise ValueError(
-                f"Draft.without_distribution: tokens has shape {list(tokens.shape)}; needs [B, K]"
-            )
+        check_shape("Draft.without_distribution: tokens", tokens, "B", "K")
         name, batch, device = "Draft.without_distribution", tokens.shape[0], tokens.device
-        keys, first = step_keys_and_positions(name, seeds, positions, generator, batch, device)
+        keys, first = step_keys_and_positions(name, seeds, positions, batch, device)
         temperature = torch.zeros(batch, device=device, dtype=torch.float32)
         return cls(tokens.long(), None, None, temperature, keys, first)
 
@@ -157,8 +144,7 @@ class Draft:
         """The drafts of one step, each made with `after=` the one before, as one `[B, K]` draft."""
         if not isinstance(drafts, Sequence) or not all(isinstance(part, Draft) for part in drafts):
             raise TypeError(
-                f"Draft.join: drafts is a {type(drafts).__name__}; needs Draft objects, as draft "
-                "returns them, in order"
+                f"Draft.join: drafts is a {type(drafts).__name__}; needs Drafts, in order"
             )
         if not drafts:
             raise ValueError("Draft.join: drafts is empty; needs at least one Draft")
@@ -171,15 +157,12 @@ class Draft:
         length = first.offset
         for index, part in enumerate(drafts):
             # after= hands on the tensors themselves.
-            if part.step_keys is not first.step_keys and not torch.compiler.is_compiling():
+            other = part.step_keys is not first.step_keys and not torch.compiler.is_compiling()
+            if other or part.offset != length:
                 raise ValueError(
-                    f"Draft.join: drafts[{index}] belongs to another step than drafts[0]; make it "
-                    "with after= the one before it"
-                )
-            if part.offset != length:
-                raise ValueError(
-                    f"Draft.join: drafts[{index}] follows {part.offset} tokens of its step, but "
-                    f"{length} come before it; make each with after= the one before it, in order"
+                    f"Draft.join: drafts[{index}] follows {part.offset} tokens of "
+                    f"{'another' if other else 'its'} step, but {length} come before it; make each "
+                    "with after= the one before it, in order"
                 )
             length += part.tokens.shape[1]
 
@@ -216,7 +199,7 @@ def affinity_columns(affinity: Affinity) -> dict[str, Tensor | None]:
 
 
 def packed(tensor: Tensor | None) -> Tensor | None:
-    """The rows of a batch as one list."""
+    """Pack the rows of a batch as one list."""
     return None if tensor is None else tensor.flatten(0, 1).contiguous()
 
 
@@ -256,7 +239,7 @@ def packed_step(
 
 
 def packed_rows(function: str, rows: Tensor, shape: tuple[int, int], each: int) -> Tensor:
-    """Rows of each sequence, counted through the batch; what is none of its own stays none."""
+    """Count the rows of each sequence through the batch; none stays none."""
     if rows.shape != shape or rows.is_floating_point():
         raise ValueError(
             f"{function}: draft_rows is {rows.dtype} of shape {list(rows.shape)}; needs "

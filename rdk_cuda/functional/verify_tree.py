@@ -12,6 +12,7 @@ from .. import _ops as operators
 from .._ops.inputs import (
     Integers,
     Numbers,
+    check_shape,
     refuse_other_than_affinity,
     row_limits,
     step_keys_and_positions,
@@ -23,7 +24,7 @@ from .step import Draft, Method, affinity_columns, method_number, packed, packed
 
 
 class VerifiedTree(NamedTuple):
-    """What `verify_tree` decided.
+    """The result of `verify_tree`.
 
     Attributes:
         tokens: `[B, max_depth + 1]` int64, the tokens of the accepted nodes, then one more drawn
@@ -47,7 +48,6 @@ def verify_tree(
     *,
     seeds: Integers | None = None,
     positions: Integers | None = None,
-    generator: torch.Generator | None = None,
     max_depth: int | None = None,
     top_k: Integers | None = None,
     top_p: Numbers | None = None,
@@ -75,8 +75,7 @@ def verify_tree(
         parents: `[B, N]` or, for one shape for all, `[N]` integers: which node each is a child of,
             always an earlier one, or -1 for the root.
         temperature: the target's, one for all or `[B]`; at least 0, and 0 is greedy.
-        seeds, positions, generator: as in `draft`; positions are those of the tokens after the
-            root.
+        seeds, positions: as in `draft`; positions are those of the tokens after the root.
         max_depth: the most nodes that are accepted; N if not given. It is the width of the result.
         top_k, top_p, min_p: of the target, as in `verify`.
         allowed: `[B, N + 1, ceil(V_t / 32)]` int32, as in `verify`.
@@ -113,34 +112,25 @@ path=tensor([[1, 2]], dtype=torch.int32))
         ...     draft=drawn, draft_rows=torch.tensor([[-1, 0]]), affinity=affinity)
     """
     name, device = "rdk_cuda.verify_tree", target_logits.device
-    if tokens.dim() != 2:
-        raise ValueError(f"{name}: tokens has shape {list(tokens.shape)}; needs [B, N]")
+    check_shape(f"{name}: tokens", tokens, "B", "N")
     batch, nodes = tokens.shape
-    if target_logits.dim() != 3 or target_logits.shape[:2] != (batch, nodes + 1):
-        raise ValueError(
-            f"{name}: target_logits has shape {list(target_logits.shape)}; needs [{batch}, "
-            f"{nodes + 1}, V_t]: B = {batch} sequences, a row for the root and N = {nodes} nodes"
-        )
+    check_shape(f"{name}: target_logits", target_logits, batch, nodes + 1, "V_t")
     if tuple(parents.shape) not in ((batch, nodes), (nodes,)) or parents.is_floating_point():
         raise ValueError(
             f"{name}: parents is {parents.dtype} of shape {list(parents.shape)}; needs integers of "
             f"shape [{batch}, {nodes}], or [{nodes}] for one shape for all"
         )
-    if allowed is not None and allowed.shape[:-1] != (batch, nodes + 1):
-        raise ValueError(
-            f"{name}: allowed has shape {list(allowed.shape)}; needs [{batch}, {nodes + 1}, "
-            "ceil(V_t / 32)], rows parallel to those of target_logits"
-        )
+    if allowed is not None:
+        check_shape(f"{name}: allowed", allowed, batch, nodes + 1, "ceil(V_t / 32)")
     drafter: dict[str, Tensor | None] = {}
     if draft is None:
         if draft_rows is not None or affinity is not None:
             raise ValueError(f"{name}: got draft_rows or affinity without draft; pass all or none")
-        keys, first = step_keys_and_positions(name, seeds, positions, generator, batch, device)
+        keys, first = step_keys_and_positions(name, seeds, positions, batch, device)
     else:
-        if any(value is not None for value in (seeds, positions, generator)):
+        if seeds is not None or positions is not None:
             raise ValueError(
-                f"{name}: seeds, positions and generator belong to the draft; leave them out "
-                "together with draft="
+                f"{name}: seeds and positions belong to the draft; leave them out with draft="
             )
         joined = draft if isinstance(draft, Draft) else Draft.join(draft)
         keys, first = joined.step_keys, joined.positions
@@ -148,7 +138,7 @@ path=tensor([[1, 2]], dtype=torch.int32))
     verified = operators.verify_tree(
         target_logits.flatten(0, 1),
         tokens.flatten().contiguous(),
-        # What does not fit into 32 bits is nobody's child, and stays so.
+        # Indices beyond int32 are invalid parents.
         parents.clamp(-2, nodes).int().expand(batch, nodes).flatten().contiguous(),
         torch.arange(batch + 1, dtype=torch.int32, device=device) * nodes,
         temperatures(name, temperature, (batch,), device),
@@ -164,13 +154,8 @@ path=tensor([[1, 2]], dtype=torch.int32))
 
 
 def _drafter(
-    name: str,
-    draft: Draft,
-    rows: Tensor | None,
-    affinity: Affinity | None,
-    shape: tuple[int, int],
+    name: str, draft: Draft, rows: Tensor | None, affinity: Affinity | None, shape: tuple[int, int]
 ) -> dict[str, Tensor | None]:
-    """Name the drafter's side of the operator's arguments."""
     if draft.offset != 0 or draft.tokens.shape[0] != shape[0]:
         raise ValueError(
             f"{name}: draft has {draft.tokens.shape[0]} sequences and lacks the first "
@@ -179,10 +164,7 @@ def _drafter(
     if draft.logits is None:  # nothing was drawn
         return {}
     if rows is None or affinity is None:
-        raise ValueError(
-            f"{name}: got draft without draft_rows or affinity; pass which of its rows each node "
-            "was drawn from, and what it was drafted with"
-        )
+        raise ValueError(f"{name}: got draft without draft_rows or affinity; pass all three")
     refuse_other_than_affinity(name, affinity)
     return {
         "draft_logits": draft.logits.flatten(0, 1),

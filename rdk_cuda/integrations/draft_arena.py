@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rdk_cuda import _ops as operators
 from rdk_cuda import shards
-from rdk_cuda._ops.inputs import whole_number
+from rdk_cuda._ops.inputs import check_shape, whole_number
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.functional import METHODS, Draft, Method, StepRows, Verified
 from rdk_cuda.functional.step import packed_step
@@ -146,13 +146,13 @@ class DraftArena:
         min_p: Tensor | None = None,
         group: Any = None,
     ) -> Verified:
-        """`rdk::verify` for a packed batch whose drafts lie in slots (DESIGN section 4).
+        """Verify a packed batch whose drafts lie in slots (DESIGN section 4).
 
         Args:
             target_logits: `[>= N + B, V_t]`, the rows of request b from `draft_offsets[b] + b`.
             draft_token_ids: `[N]`, packed; -1 where none was drafted.
             draft_offsets: `[B + 1]` int32.
-            slots: `[B]` integers, as in `draft`; -1: the request's drafts have no distribution, q
+            slots: `[B]` integers, as in `draft`; -1: the request's drafts are fixed, q
                 is one-hot on each. None: of all requests.
             temperature: `[B]` float32, the target's; 0 is greedy.
             seeds, positions: `[B]`, as in `draft`.
@@ -160,7 +160,7 @@ class DraftArena:
             max_draft: the width of the output less one; None: K.
             method: of `rdk_cuda.verify`.
             top_k, top_p, min_p: `[B]`, what the target's rows are cut off by; None: nothing.
-            group: of `torch.distributed`, whose ranks have a shard of `target_logits` each, as of
+            group: of `torch.distributed`, whose ranks have a shard of `target_logits` each, as in
                 `rdk_cuda.shards.verify`. None: it has whole rows.
 
         Returns:
@@ -187,7 +187,7 @@ class DraftArena:
         return Verified(*operators.verify(**step, **limits, method=METHODS[method]))
 
     def draft_rows(self, draft_offsets: Tensor, slots: Tensor | None, count: int) -> Tensor:
-        """The argument `draft_rows` of `rdk::verify`, `[count]` int32.
+        """Make the argument `draft_rows` of `rdk::verify`, `[count]` int32.
 
         Draft j of a request in slot s lies in row `s K + j`. A request of slot -1 has no
         distributions, row -1; a slot that the arena lacks gives a row that it lacks, and so a
@@ -212,14 +212,10 @@ def check_layout(
 ) -> None:
     """Refuse, by name, a tensor of another kind or shape, or on another device, than needed."""
     for name, (tensor, shape) in (integers | floats).items():
-        if tuple(tensor.shape) != shape:
-            raise ValueError(
-                f"{function}: {name} has shape {list(tensor.shape)}; needs {list(shape)}"
-            )
+        check_shape(f"{function}: {name}", tensor, *shape)
         if tensor.device != device:
             raise ValueError(
-                f"{function}: {name} is on {tensor.device}, the affinity on {device}; move one of "
-                "them with .to()"
+                f"{function}: {name} is on {tensor.device}, the affinity on {device}; use .to()"
             )
         if tensor.is_floating_point() != (name in floats):
             kind = "a floating-point type" if name in floats else "int32 or int64"

@@ -16,17 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
+from .judging import SequenceStep, decide
 from .random import DRAFT, STEP, Trace, draw, philox
 from .truncation import Limits, threshold, without_forbidden
-from .verification import Step, decide
 
-__all__ = [
-    "draft",
-    "gather_logits",
-    "redistribute",
-    "step_keys",
-    "verify",
-]
+__all__ = ["draft", "gather_logits", "redistribute", "step_keys", "verify"]
 
 # --------------------------------------------------------------------------------- the operators
 
@@ -111,12 +105,8 @@ def draft(
         if t == 0:
             i, stats[n] = int(z.argmax()), 0
         else:
-            stats[n] = torch.cat(
-                [
-                    _stats(z, spread),
-                    torch.tensor([least] * truncates, dtype=z.dtype, device=z.device),
-                ]
-            )
+            cut = torch.tensor([least] * truncates, dtype=z.dtype, device=z.device)
+            stats[n] = torch.cat([_stats(z, spread), cut])
             i = draw(torch.exp(z - z.max()), words(0), partial(trace.add, n, "draft"), static=v_d)
         if i >= v_d:
             tokens[n] = used[n, i - v_d]
@@ -186,7 +176,7 @@ def verify(
         first, drafts = owned(draft_offsets[b : b + 2].tolist(), draft_token_ids.numel())
         drafts = min(drafts, max_draft)
         t, draft_t = float(target_temperature[b]), float(draft_temperature[b])
-        step = Step(
+        step = SequenceStep(
             [int(x) for x in draft_token_ids[first : first + drafts]],
             cache(partial(p_at, first + b, t, Limits.of(top_k, top_p, min_p, b))),
             partial(q_at, first, draft_t),
@@ -313,7 +303,7 @@ def target_distribution(
 
 @dataclass(frozen=True)
 class DrafterRows:
-    """What drafts were drawn from: rows with their dynamic columns, and the affinity's columns."""
+    """Rows that drafts were drawn from, with their dynamic columns, and the affinity's columns."""
 
     logits: Tensor
     used: Tensor  # tokens of the dynamic columns

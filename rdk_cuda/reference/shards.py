@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from .judging import SequenceStep
 from .operators import DrafterRows, _scaled, owned
 from .random import ACCEPT, BONUS, CHUNK, DIRECT, RESIDUAL, TRIES, Trace, below, draw, uniform
-from .verification import Step
 
 NOT_HERE = 2**63 - 1
 
@@ -93,7 +93,7 @@ def verify_shard(
 
     for b, t in enumerate(target_temperature.tolist()):
         first, drafts = _drafts(draft_token_ids, draft_offsets, b, max_draft)
-        step = Step(
+        step = SequenceStep(
             drafts,
             lambda j: None,
             partial(q_at, first, float(draft_temperature[b])),
@@ -150,7 +150,7 @@ class _Partial:
         p[begin:end] = torch.exp(logits[: end - begin].to(p.dtype) / t - m)
         return cls(p / masses.sum(), torch.exp(sums[-1, 0] - m) / masses.sum(), here, None)
 
-    def find(self, step: Step, j: int, q: Tensor | None) -> int:
+    def find(self, step: SequenceStep, j: int, q: Tensor | None) -> int:
         """The first try that is kept, and its token, or the bonus, where it is here."""
         if q is None:
             bonus = draw(self.p, step.words(j, BONUS), partial(step.record, "bonus"))
@@ -164,7 +164,7 @@ class _Partial:
                 return attempt << 32 | y
         return NOT_HERE
 
-    def residual(self, step: Step, j: int, q: Tensor, chunks: int) -> Tensor:
+    def residual(self, step: SequenceStep, j: int, q: Tensor, chunks: int) -> Tensor:
         """The mass of ``max(p - q, 0)`` in each chunk here, and the column drawn in it."""
         words = step.words(j, DIRECT)
         of_p = draw(self.p, words, partial(step.record, "direct"))
@@ -180,7 +180,7 @@ class _Partial:
                 made[i, 1] = of_p % CHUNK
         return made
 
-    def draw_from(self, pairs: Tensor, step: Step, j: int) -> int:
+    def draw_from(self, pairs: Tensor, step: SequenceStep, j: int) -> int:
         """From the residuals of all chunks, or from p if there are none."""
         words, mass = step.words(j, DIRECT), pairs[:, 0]
         if mass.any():
@@ -192,7 +192,9 @@ class _Partial:
         return c + (int(column) if 0 <= column < CHUNK else 0)
 
 
-def _stop(step: Step, p_at: partial[_Partial | None]) -> tuple[int, _Partial | None, Tensor | None]:
+def _stop(
+    step: SequenceStep, p_at: partial[_Partial | None]
+) -> tuple[int, _Partial | None, Tensor | None]:
     """Where the accepted drafts end, p there, and q: None behind the last draft, 0 by rule."""
     for j in range(len(step.drafts) + 1):
         p, x = p_at(j), step.token(j)
@@ -230,7 +232,7 @@ def _of_chunk(logits: Tensor, t: float, dtype: torch.dtype) -> Tensor:
 
 
 def _token(x: int, prior: Tensor) -> int:
-    """-1 where there is no such token, as of numbers that no rank has made."""
+    """Give -1 where there is no such token, as for numbers that no rank has made."""
     return x if x < prior.shape[1] else -1
 
 

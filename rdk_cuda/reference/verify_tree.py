@@ -9,10 +9,10 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
+from .judging import SequenceStep, decide
 from .operators import DrafterRows, owned, target_distribution
 from .random import Trace
 from .truncation import Limits
-from .verification import Step, decide
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Tree:
 
     @classmethod
     def of(cls, tokens: list[int], parents: list[int], rows: list[int]) -> Tree:
-        """What is no child of an earlier node is nobody's."""
+        """Leave out nodes whose parent is no earlier node."""
         children: dict[int, list[int]] = {}
         for node, parent in enumerate(parents):
             if -1 <= parent < node:
@@ -122,7 +122,7 @@ def verify_tree(
         put, nodes = _walk(
             tree,
             max_depth,
-            Step(
+            SequenceStep(
                 [],
                 cache(p_after),
                 q_of,
@@ -139,7 +139,7 @@ def verify_tree(
 
 
 def _walk(
-    tree: Tree, max_depth: int, step: Step, judge: Callable[[Step], list[int]]
+    tree: Tree, max_depth: int, step: SequenceStep, judge: Callable[[SequenceStep], list[int]]
 ) -> tuple[list[int], list[int]]:
     """The tokens that are put out, -1 at the end where there is none, and the accepted nodes.
 

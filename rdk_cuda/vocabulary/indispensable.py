@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def indispensable_tokens(tokenizer: Any) -> Tensor:
-    """Special tokens and byte fallbacks: output needs them even if the calibration text lacks them.
+    """Find special tokens and byte fallbacks: output needs them even if no text has them.
 
     Special tokens are all special ids, and added tokens that are flagged special. Byte fallbacks
     spell what no other token does: `<0x00>` to `<0xFF>` of

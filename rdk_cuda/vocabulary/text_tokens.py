@@ -22,8 +22,8 @@ class TextTokens:
     """A tokenizer that spells bytes as they are in the middle of a text: nothing added or changed.
 
     Unicode's canonical forms are left out of its normalizer, a space in front, too, and text that
-    reads like a special token is text. What it would still change is spelled by the longest tokens
-    that fit.
+    reads like a special token is text. Text that it would still change is spelled by the longest
+    tokens that fit.
 
     Args:
         name: of the argument, for errors.
@@ -74,26 +74,26 @@ class TextTokens:
                 )
 
     def without_prefix(self, beginning: bytes) -> bytes:
-        """What a text begins with, less the space that its tokenizer put there."""
+        """Strip the space that its tokenizer put in front of a text."""
         return beginning[1:] if self._prefix and beginning[:1] == b" " else beginning
 
     def with_prefix(self, beginning: bytes) -> bytes:
-        """What it tokenises of a text that begins so."""
+        """Put the space in front of a text that its tokenizer would."""
         add = self._prefix and (self._prefix_always or beginning[:1] != b" ")
         return b" " + beginning if add else beginning
 
     def readable(self, text: bytes) -> bytes:
-        """A text less the bytes that occur in none of its tokens."""
+        """Strip the bytes that occur in none of its tokens."""
         return text.translate(None, self._absent)
 
     def spelled(self, ids: Iterable[int]) -> bytes | None:
-        """The bytes of ordinary tokens; None if others are among them."""
+        """Spell ordinary tokens; None if others are among them."""
         spellings = [self.spellings[id] for id in ids]
         ordinary = [each for each in spellings if isinstance(each, bytes)]
         return b"".join(ordinary) if len(ordinary) == len(spellings) else None
 
     def encode(self, text: bytes) -> list[int]:
-        """Its tokens of these bytes; what is no UTF-8 byte by byte, or in tokens that fit.
+        """Encode bytes; what is no UTF-8 byte by byte, or in tokens that fit.
 
         Bytes that it has not are left out.
         """
@@ -136,7 +136,7 @@ class TextTokens:
 
 
 def incomplete(text: bytes) -> int:
-    """How many bytes at the end are the beginning of a character.
+    """Count the bytes at the end that begin a character.
 
     Example:
         >>> incomplete("é東".encode()[:-1]), incomplete(b"e")

@@ -41,7 +41,7 @@ class TokenBytes:
     roles: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     def ids(self) -> dict[bytes | str, list[int]]:
-        """The tokens of each spelling: ordinary ones before byte fallbacks, then by id."""
+        """List the tokens of each spelling: ordinary ones before byte fallbacks, then by id."""
         found: dict[bytes | str, list[int]] = {}
         for id in sorted(range(len(self.spellings)), key=lambda id: id in self.byte_fallbacks):
             spelling = self.spellings[id]
@@ -50,7 +50,7 @@ class TokenBytes:
         return found
 
     def within(self, size: int | None) -> TokenBytes:
-        """Without special tokens that a model of this width does not predict."""
+        """Leave out special tokens that a model of this width does not predict."""
         if size is None or any(isinstance(each, bytes) for each in self.spellings[size:]):
             return self
         roles = {role: tuple(id for id in ids if id < size) for role, ids in self.roles.items()}
@@ -58,7 +58,7 @@ class TokenBytes:
 
 
 def matching_ids(drafter: TokenBytes, target: TokenBytes) -> list[int]:
-    """The target id of each drafter token, -1 where there is none.
+    """Match each drafter token to a target id, -1 where there is none.
 
     Tokens match if they have the same bytes, or if both are special and have the same name or, if
     neither has a partner by name, the same role. If several tokens have the same bytes, they are
@@ -87,7 +87,7 @@ def matching_ids(drafter: TokenBytes, target: TokenBytes) -> list[int]:
 
 
 def longest_beginning(spelling: Spelling, ids: Mapping[bytes | str, list[int]]) -> int:
-    """The longest token, of `TokenBytes.ids`, that a text may begin with; -1 for none."""
+    """Find the longest token, of `TokenBytes.ids`, that a text may begin with; -1 for none."""
     if not isinstance(spelling, bytes):
         return -1
     lengths = range(len(spelling), 0, -1)
@@ -95,7 +95,7 @@ def longest_beginning(spelling: Spelling, ids: Mapping[bytes | str, list[int]]) 
 
 
 def token_bytes(tokenizer: Any) -> TokenBytes:
-    """The bytes of each token, as the tokenizer's decoder has them within a text.
+    """Find the bytes of each token, as the tokenizer's decoder has them within a text.
 
     A SentencePiece token keeps its leading space, which a decoder drops at the start of a text.
 
@@ -169,11 +169,9 @@ def _checked_mapping(tokens: Mapping[Any, Any]) -> list[tuple[bytes | str, int]]
 
 
 def _decoder(decoder: Any) -> Callable[[str], bytes]:
-    """What becomes of one token in the middle of a text."""
     if decoder is None:
         raise TypeError(
-            "token_bytes: the tokenizer has no decoder, so how it writes bytes is not known; needs "
-            "one with a decoder, or a mapping from bytes to ids"
+            "token_bytes: the tokenizer has no decoder; needs one, or a mapping from bytes to ids"
         )
 
     steps = _steps(json.loads(decoder.__getstate__()))
@@ -189,12 +187,11 @@ def _decoder(decoder: Any) -> Callable[[str], bytes]:
 
 
 def _steps(state: dict[str, Any]) -> list[Callable[[str], bytes | str]]:
-    """How a decoder treats a token, step by step; what is bytes already stays."""
     kind = state["type"]
     if kind == "Sequence":
         parts = state["decoders"]
         whole = next((at for at, part in enumerate(parts) if part["type"] == "Fuse"), len(parts))
-        # What is stripped once all tokens are one is the beginning or the end of a text.
+        # Stripping behind "Fuse" is of the beginning or the end of a whole text.
         parts = [
             p for at, p in enumerate(parts) if at < whole or p["type"] not in ("Fuse", "Strip")
         ]
@@ -225,7 +222,6 @@ def _from_byte_token(token: str) -> bytes | str:
 
 
 def _from_alphabet(token: str) -> bytes:
-    """A token of another alphabet, as an added one may be, is left as it is."""
     try:
         return bytes(map(_ALPHABET.__getitem__, token))
     except KeyError:
@@ -233,7 +229,6 @@ def _from_alphabet(token: str) -> bytes:
 
 
 def _alphabet() -> dict[str, int]:
-    """The byte of each character: printable bytes are themselves, the others follow from U+0100."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (byte for byte in range(256) if byte not in printable)
     return {chr(byte): byte for byte in printable} | {

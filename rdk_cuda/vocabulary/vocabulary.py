@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._ops.inputs import on_host
+from .._ops.inputs import check_entries, on_host
 from .token_bytes import TokenBytes, matching_ids, token_bytes
 
 _INT32_MAX = 2**31 - 1  # the operators index tokens with 32 bits (DESIGN section 4)
@@ -52,21 +52,14 @@ class Vocabulary:
         if not 1 <= target_size <= _INT32_MAX:
             raise ValueError(f"Vocabulary: target_size is {target_size}; needs 1 to 2^31 - 1")
         ids = on_host(draft_ids)
-        if ids.dim() != 1 or ids.numel() == 0:
+        if ids.dim() != 1 or ids.numel() == 0 or not _is_integer(ids):
             raise ValueError(
-                f"Vocabulary: draft_ids has shape {list(ids.shape)}; needs [V_d] with V_d >= 1"
+                f"Vocabulary: draft_ids has shape {list(ids.shape)} and dtype {ids.dtype}; needs "
+                "integers [V_d] with V_d >= 1"
             )
-        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-            raise ValueError(f"Vocabulary: draft_ids has dtype {ids.dtype}; needs integers")
         ids = ids.to(torch.int64, copy=True)
-
-        outside = ((ids < -1) | (ids >= target_size)).nonzero()
-        if outside.numel():
-            at = int(outside[0])
-            raise ValueError(
-                f"Vocabulary: draft_ids[{at}] is {int(ids[at])}; needs a target id in "
-                f"[0, {target_size}), or -1 for a token that the target does not have"
-            )
+        needs = f"a target id in [0, {target_size}), or -1 for a token that the target lacks"
+        check_entries("Vocabulary: draft_ids", ids, (ids >= -1) & (ids < target_size), needs)
         uses = torch.bincount(ids[ids >= 0], minlength=target_size)
         if int(uses.max()) > 1:
             token = int((uses > 1).nonzero()[0])
@@ -83,7 +76,7 @@ class Vocabulary:
 
     @classmethod
     def identity(cls, size: int) -> Vocabulary:
-        """Drafter and target share one vocabulary of `size` tokens."""
+        """Share one vocabulary of `size` tokens between drafter and target."""
         return cls(torch.arange(size, device="cpu"), size)
 
     @classmethod
@@ -95,7 +88,7 @@ class Vocabulary:
         draft_size: int | None = None,
         target_size: int | None = None,
     ) -> Vocabulary:
-        """Drafter and target have different tokenizers: tokens match by their bytes.
+        """Match two tokenizers' tokens by their bytes.
 
         Token-level intersection (arXiv:2502.05202). Special tokens match by name. If several tokens
         have the same bytes, `token_bytes.matching_ids` pairs them. A drafter token without a
@@ -129,7 +122,7 @@ class Vocabulary:
     def most_likely(
         cls, scores: Tensor, count: int, *, always: Sequence[int] | Tensor = ()
     ) -> Vocabulary:
-        """Keeps the `count` tokens with the highest scores, in ascending id order.
+        """Keep the `count` tokens with the highest scores, in ascending id order.
 
         Args:
             scores: `[V_t]`, any numbers. Counts in a corpus keep the most frequent tokens (FR-Spec,
@@ -159,30 +152,24 @@ class Vocabulary:
         size = scores.numel()
         if not 1 <= count <= size:
             raise ValueError(f"Vocabulary.most_likely: count is {count}; needs 1 to V_t = {size}")
-        if isinstance(always, Tensor) and (
-            always.is_floating_point() or always.dtype == torch.bool
-        ):
+        if isinstance(always, Tensor) and not _is_integer(always):
             raise ValueError(
                 f"Vocabulary.most_likely: always has dtype {always.dtype}; needs target ids"
             )
         first = torch.as_tensor(always, dtype=torch.int64, device="cpu").unique()
-        outside = first[(first < 0) | (first >= size)]
-        if outside.numel():
-            raise ValueError(
-                f"Vocabulary.most_likely: always holds {int(outside[0])}; needs target ids in "
-                f"[0, {size})"
-            )
+        inside, needs = (first >= 0) & (first < size), f"target ids in [0, {size})"
+        check_entries("Vocabulary.most_likely: always", first, inside, needs)
         if first.numel() > count:
             raise ValueError(
-                f"Vocabulary.most_likely: always holds {first.numel()} tokens and count is "
-                f"{count}; needs a count of at least {first.numel()}"
+                f"Vocabulary.most_likely: count is {count}; needs at least {first.numel()}, as "
+                "many as always holds"
             )
         by_score = scores.sort(descending=True, stable=True).indices
         others = by_score[~torch.isin(by_score, first)][: count - first.numel()]
         return cls(torch.cat([first, others]).sort().values, size)
 
     def coverage(self, mean_probs: Tensor) -> float:
-        """The share of the mass that lies on kept tokens, 0 to 1.
+        """Compute the share of the mass that lies on kept tokens, 0 to 1.
 
         Args:
             mean_probs: `[V_t]`, how often each token occurs: mean probabilities or counts.
@@ -226,11 +213,14 @@ class Vocabulary:
         )
 
 
+def _is_integer(ids: Tensor) -> bool:
+    return not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+
+
 def _size(name: str, size: int | None, tokens: TokenBytes) -> int:
     count = len(tokens.spellings)
     if size is not None and size < count:
         raise ValueError(
-            f"Vocabulary.between: {name} is {size}; needs at least {count}, as many as the "
-            "tokenizer has tokens"
+            f"Vocabulary.between: {name} is {size}; needs at least {count}, the tokenizer's"
         )
     return count if size is None else size

@@ -164,7 +164,7 @@ KEEPS_REFUSED = {
     "keep is inf": INF,
     r"keep\[2\] is 2.0": torch.tensor([0.5, 0.5, 2.0, NAN]),
     r"keep\[1\] is nan": [0.5, NAN, 0.5, 0.5],
-    r"keep has shape \[5\]; needs a number or \[V_d\] = \[4\]": torch.zeros(5),
+    r"keep has shape \[5\]; needs \[4\]": torch.zeros(5),
     r"keep has shape \[1\]": torch.zeros(1),
 }
 

@@ -216,11 +216,15 @@ def test_a_row_may_be_only_spread_or_only_entries():
 ones = torch.ones
 from_rows = Affinity.from_rows
 REFUSED = {
-    r"rows\[0\] holds token 3": lambda: from_rows([{3: 1.0}], target_size=3),
-    r"rows\[1\] holds token -1": lambda: from_rows([{}, {-1: 1.0}], target_size=3),
-    r"rows\[0\]\[1\] is -1.0": lambda: from_rows([{1: -1.0}], target_size=3),
-    r"rows\[0\]\[1\] is nan": lambda: from_rows([{1: NAN}], target_size=3),
-    r"rows\[0\]\[1\] is inf": lambda: from_rows([{1: INF}], target_size=3),
+    r"rows\[0\] has 3: 1.0; needs target ids in \[0, 3\)": lambda: from_rows(
+        [{3: 1.0}], target_size=3
+    ),
+    r"rows\[1\] has -1: 1.0": lambda: from_rows([{}, {-1: 1.0}], target_size=3),
+    r"rows\[0\] has 1: -1.0; .* finite weights, none negative": lambda: from_rows(
+        [{1: -1.0}], target_size=3
+    ),
+    r"rows\[0\] has 1: nan": lambda: from_rows([{1: NAN}], target_size=3),
+    r"rows\[0\] has 1: inf": lambda: from_rows([{1: INF}], target_size=3),
     r"rows\[0\] is \{1.5: 1.0\}": lambda: from_rows([{1.5: 1.0}], target_size=3),
     "needs a mapping": lambda: from_rows([[1.0]], target_size=3),
     "V_d >= 1": lambda: from_rows([], target_size=3),
@@ -249,7 +253,7 @@ COLD = {
 }
 CLUSTERS, EVEN = [-1, 0, 0], [1, 1, 1]
 VIRTUAL = {
-    r"clusters\[0\] is 0; needs -1, since the token is kept": ([0, -1, -1], EVEN, {}),
+    r"clusters\[0\] is 0; needs -1 to 2, and -1 of a token that is kept": ([0, -1, -1], EVEN, {}),
     r"clusters\[1\] is -2": ([-1, -2, 0], EVEN, {}),
     r"clusters\[2\] is 3; needs -1 to 2": ([-1, 0, 3], EVEN, {}),
     r"clusters has shape \[2\]": ([-1, 0], EVEN, {}),

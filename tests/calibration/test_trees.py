@@ -10,7 +10,7 @@ import torch
 from rdk_cuda import redistribute
 from rdk_cuda.calibration import Samples
 from rdk_cuda.calibration.trees import ExpectedTree, expected_tree
-from rdk_cuda.decoding.drafter_tree import grown_alike
+from rdk_cuda.decoding.trees import grown_alike
 from tests.calibration.test_lengths import HEAD, PRUNED, samples
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -250,7 +250,7 @@ def test_tokens_can_be_named_and_indispensable_ones_join_them(
     """In a text with a document that is too short, which is counted."""
     file, short = tmp_path / "kept", tmp_path / "caf\udce9.txt"  # a name that is not UTF-8
     short.write_text("def value")
-    file.write_text("399\n300\n7\n")
+    file.write_text("[399, 300, 7]")
     files = [short, *calibrated.text]
     assert main(command(directories, files, tmp_path / "out", "--kept", file)) == 0
     assert "1 documents were left out, shorter than" in capsys.readouterr().out

@@ -295,8 +295,8 @@ def test_odd_names_of_outputs_are_refused(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"1\n400\n", "ids[1] is 400; needs a target id from 0 to 399"),
-        (b"1\nthe\n", "'the'; needs target ids, one a line"),
+        (b"[1, 400]", "ids[1] is 400; needs a target id from 0 to 399"),
+        (b"1\nthe\n", "needs a JSON list of target ids"),
         (b"\xff", "codec can't decode"),
     ],
 )

@@ -242,12 +242,15 @@ def test_bad_arguments_are_refused_by_name(arguments: dict[str, Any], complaint:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"eos": "3"}, r"eos is \['3'\]; needs token ids"),
-        ({"eos": 3.0}, r"eos is \[3\.0\]; needs token ids"),
-        ({"eos": [{1}, None]}, r"eos\[1\] is None; needs token ids"),
-        ({"prompts": [[1], [5.9, 3.2]]}, r"prompts\[1\] is \[5\.9, 3\.2\]; needs token ids"),
-        ({"prompts": [5, 3]}, r"prompts\[0\] is 5; needs token ids"),
-        ({"prompts": ["ab", [1]]}, r"prompts\[0\] is 'ab'; needs token ids"),
+        ({"eos": "3"}, r"eos is \['3'\]; needs a list of token ids"),
+        ({"eos": 3.0}, r"eos is \[3\.0\]; needs a list of token ids"),
+        ({"eos": [{1}, None]}, r"eos\[1\] is None; needs a list of token ids"),
+        (
+            {"prompts": [[1], [5.9, 3.2]]},
+            r"prompts\[1\] is \[5\.9, 3\.2\]; needs a list of token ids",
+        ),
+        ({"prompts": [5, 3]}, r"prompts\[0\] is 5; needs a list of token ids"),
+        ({"prompts": ["ab", [1]]}, r"prompts\[0\] is 'ab'; needs a list of token ids"),
     ],
 )
 def test_ids_that_are_no_integers_are_refused_by_name(
@@ -280,7 +283,9 @@ def test_an_empty_batch_is_nothing() -> None:
 def test_sizes_that_do_not_agree_are_refused() -> None:
     model = TableModel(random_table(SIZE, 0), SIZE)
     small = TableModel(model.table[:, :4], SIZE)
-    with pytest.raises(ValueError, match=r"target and drafter predict 9 and 4 tokens, .* 9 .* 9"):
+    with pytest.raises(
+        ValueError, match="drafter predicts 4 tokens, and the affinity leads from 9"
+    ):
         SpeculativeDecoder(model, small)
     with pytest.raises(ValueError, match="are one object"):
         SpeculativeDecoder(model, model)
@@ -300,8 +305,9 @@ def test_sizes_that_do_not_agree_are_refused() -> None:
     recent, head = RecentTokens(VOCABULARY), (model.table.T, None)
     with pytest.raises(ValueError, match=r"drafter has none of its own; pass full_head="):
         SpeculativeDecoder(model, copy(model), dynamic_tokens=recent)
-    with pytest.raises(ValueError, match="give dynamic_tokens too"):
-        SpeculativeDecoder(model, copy(model), full_head=head)
+    later = SpeculativeDecoder(model, copy(model), full_head=head)
+    later.dynamic_tokens = recent
+    assert later.dynamic_tokens is recent
     with pytest.raises(ValueError, match="full_head has 8 rows; needs one for each of the 9"):
         SpeculativeDecoder(model, copy(model), dynamic_tokens=recent, full_head=(head[0][:8], None))
 

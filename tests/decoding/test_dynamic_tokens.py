@@ -226,7 +226,7 @@ def test_a_source_that_changes_its_width_within_a_step_is_refused_by_name(propos
         decoder = SpeculativeDecoder(TableModel(TABLE, SIZE), proposer=own)
         return decoder.generate([[2, 3, 2, 3]], max_new_tokens=20, temperature=0).tokens
 
-    with pytest.raises(ValueError, match=r"dynamic_tokens returned \[B, 2\] after \[B, 1\]; needs"):
+    with pytest.raises(ValueError, match=r"(dynamic_width|dynamic_tokens ha(s|ve))"):
         generate(cycle([1, 2]))
     if proposer is DrafterChain:  # between steps it may
         tokens = generate(cycle([1, 2]), draft_length=1)
@@ -237,7 +237,7 @@ def test_a_source_for_a_decoder_that_was_made_without_any_is_refused() -> None:
     """Its logits would have no head."""
     made: Any = decoder(dynamic=False), SpeculativeDecoder(TableModel(TABLE, SIZE), draft_length=0)
     for speculative in made:
-        with pytest.raises(ValueError, match=r"dynamic_tokens can be exchanged, but .* has none"):
+        with pytest.raises(ValueError, match="dynamic_tokens need a decoder"):
             speculative.dynamic_tokens = every_pruned_token
         speculative.dynamic_tokens = None
 
@@ -249,7 +249,7 @@ def test_a_drafter_without_hidden_states_is_refused() -> None:
 
     speculative = decoder(dynamic=True)
     speculative.proposer.drafter = Blind(TABLE[:, VOCABULARY.draft_ids], SIZE)
-    with pytest.raises(ValueError, match="dynamic_tokens need a drafter that gives hidden"):
+    with pytest.raises(ValueError, match=r"dynamic_tokens need the drafter.s hidden states"):
         speculative.generate(PROMPTS, max_new_tokens=3)
 
 

@@ -116,9 +116,8 @@ def test_n_grams_copy_what_followed_the_newest_tokens_last_time() -> None:
     text = [5, 1, 2, 3, 1, 2, 4, 9, 1, 2]
     assert proposed(text) == [4, 9, 1, 2]  # 1 2 occurred twice before
     assert proposed([*text, 3], draft_length=2) == [1, 2]  # 1 2 3 is longer than 3
-    assert proposed([*text, 3], longest=1, draft_length=1) == [1]
     assert proposed(text, room=2) == [4]  # one place is the target's
-    assert proposed(text, room=0) == proposed([*text, 7]) == proposed(text, window=2) == []
+    assert proposed(text, room=0) == proposed([*text, 7]) == []
 
 
 def test_places_that_no_sequence_uses_change_nothing() -> None:

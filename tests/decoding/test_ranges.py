@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rdk_cuda
-from rdk_cuda.functional import ranges
+from rdk_cuda import ranges
 
 
 class Recorder:

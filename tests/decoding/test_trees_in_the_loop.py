@@ -26,9 +26,8 @@ from torch import Tensor
 import rdk_cuda
 from rdk_cuda import RecentTokens
 from rdk_cuda.decoding import DrafterTree, Proposal, Proposer, SpeculativeDecoder, Step
-from rdk_cuda.decoding.drafter_tree import _Growing
 from rdk_cuda.decoding.generation import Continuation
-from rdk_cuda.decoding.trees import branch
+from rdk_cuda.decoding.trees import DraftTree, branch
 
 SIZE = TARGET.size
 HEAD = ((DRAFTER.T + 1).contiguous(), None)
@@ -54,9 +53,7 @@ class RandomTrees(Proposer):
 def mixed(nodes: int = 6, **options: Any) -> DrafterTree:
     """Two kept tokens and two virtual ones; some nodes have two fixed children and a drawn one."""
     drafter = TableModel(pruned(DRAFTER, AFFINITY), SIZE)
-    return DrafterTree(
-        drafter, AFFINITY, **{"nodes": nodes, "passes": 3, "width": 3, "fixed_from": 0.2} | options
-    )
+    return DrafterTree(drafter, AFFINITY, **{"nodes": nodes, "passes": 3, "width": 3} | options)
 
 
 PROPOSERS: dict[str, Any] = {
@@ -80,12 +77,12 @@ def test_control_drawn_from_other_rows_than_told_is_caught(monkeypatch: pytest.M
 
 def test_control_dropping_unlikely_drawn_tokens_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A drawn node with a value of its own q."""
-    add = _Growing.add
+    add = DraftTree.add
 
-    def wrong(self: _Growing, parent: int, fixed: Any, drawn: int, row: int) -> None:
+    def wrong(self: DraftTree, parent: int, fixed: Any, drawn: int, row: int) -> None:
         add(self, parent, fixed, drawn if drawn < 3 else -1, row)
 
-    monkeypatch.setattr(_Growing, "add", wrong)
+    monkeypatch.setattr(DraftTree, "add", wrong)
     assert p_value(mixed(), 2_000, 1.0) < CAUGHT
 
 
@@ -236,7 +233,7 @@ def test_a_target_or_drafter_that_reads_no_trees_is_refused() -> None:
         def lengths(self) -> list[int]:
             return self.model.lengths
 
-    with pytest.raises(ValueError, match="the target has no feed_tree"):
+    with pytest.raises(ValueError, match="needs a target that reads trees"):
         decoder(mixed(), target=Chains()).generate([[1]], max_new_tokens=5)
     chains: Any = Chains()
     with pytest.raises(TypeError, match="drafter is a Chains, which has no feed_tree"):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from vllm.v1.sample.logits_processor.builtin import MinPLogitsProcessor
 
-from rdk_cuda.integrations.vllm.target_logits import Rows, processed
+from rdk_cuda.integrations.vllm.target_logits import LogitRows, processed
 from rdk_cuda.integrations.vllm.verification import TokenSampler
 
 SIZE, NUM_DRAFTS = 12, [2, 0, 1]
@@ -59,7 +59,7 @@ def expected(row: Tensor, request: int, names: tuple[str, ...]) -> Tensor:
 )
 @pytest.mark.parametrize("mode", ["processed_logprobs", "raw_logprobs"])
 def test_they_are_those_of_log_softmax(mode: str, names: tuple[str, ...]) -> None:
-    rows = Rows.of(NUM_DRAFTS, torch.device("cpu"))
+    rows = LogitRows.of(NUM_DRAFTS, torch.device("cpu"))
     logits = 3 * torch.randn(len(rows.request), SIZE, generator=torch.Generator().manual_seed(1))
     temperature = torch.tensor(TEMPERATURE if "temperature" in names else [1.0] * 3)
     sampling = sampling_of(names)

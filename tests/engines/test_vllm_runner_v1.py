@@ -15,7 +15,7 @@ import torch
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm import CPUWorker
-from rdk_cuda.integrations.vllm.configuration import Options
+from rdk_cuda.integrations.vllm.configuration import WorkerOptions
 from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.requests import Requests
 from rdk_cuda.integrations.vllm.target_logits import Processed
@@ -120,7 +120,7 @@ def test_the_log_says_on_shards_only_where_logits_stay_there() -> None:
     """The option does nothing on one rank."""
     worker, drafter = object.__new__(CPUWorker), Mock(dynamic_tokens=None)
     drafter.affinity.draft_size = drafter.vocabulary.draft_size = 8
-    worker.use_v2_model_runner, worker._options = False, Options(verify_on_shards=True)
+    worker.use_v2_model_runner, worker._options = False, WorkerOptions(verify_on_shards=True)
     worker.model_runner = SimpleNamespace(drafter=SimpleNamespace(drafter=drafter))
     assert worker._described().endswith("verified by token")
     worker._on_shards = True

@@ -9,12 +9,7 @@ from torch import Tensor
 import rdk_cuda
 from rdk_cuda.affinity import Affinity
 from tests import generators
-from tests.operators.test_python_layer import (
-    BATCH,
-    DRAFTS,
-    SIZE,
-    inputs,
-)
+from tests.operators.test_python_layer import BATCH, DRAFTS, SIZE, inputs
 
 from .stand_in import moved
 
@@ -61,17 +56,3 @@ def test_tensors_on_the_device_give_what_tensors_on_the_cpu_give(
     for actual, same in zip(results, expected, strict=True):
         assert actual.device.type == device.type
         assert torch.equal(actual.cpu(), same)
-
-
-@pytest.mark.parametrize("of", ["the device", "the CPU"])
-def test_a_generator_of_either_device(natively: None, device: torch.device, of: str) -> None:
-    affinity = generators.affinity("mixed-2", SIZE).to(device)
-    logits = torch.zeros(500, affinity.draft_size, device=device)
-
-    def drafted(seed: int) -> Tensor:
-        generator = torch.Generator(device if of == "the device" else "cpu").manual_seed(seed)
-        return rdk_cuda.draft(logits, affinity, generator=generator).tokens
-
-    assert torch.equal(drafted(1), drafted(1))
-    assert not torch.equal(drafted(1), drafted(2))
-    assert rdk_cuda.draft(logits, affinity).step_keys.unique().numel() == 500

@@ -240,7 +240,7 @@ def test_drafters_that_cannot_do_it_are_refused() -> None:
     with pytest.raises(ValueError, match=r"drafter predicts 61 tokens, the affinity .* 3 drafter"):
         Generate(drafter(), other)
     larger = Affinity.intersection(Vocabulary(torch.arange(SIZE), SIZE + 1))
-    with pytest.raises(ValueError, match=r"predict 61 and 61 tokens, .* to 62 target"):
+    with pytest.raises(ValueError, match=r"predicts 61 tokens, .* leads to 62; needs"):
         generate(Generate(drafter(), larger))
     with pytest.raises(ValueError, match=r"vocabulary are of \[61, 70\] target tokens"):
         Generate(drafter(), same, vocabulary=Vocabulary([1], 70))

@@ -89,7 +89,7 @@ def test_control_a_link_to_a_file_is_read(tmp_path: Path) -> None:
     assert read_token_map(tmp_path / "link", 41).draft_ids.tolist() == [3, 1]
     save_file({"d2t": torch.tensor([3, 5])}, tmp_path / "blob")
     (tmp_path / "d2t").symlink_to("blob")
-    kept = read_token_map(tmp_path / "d2t", 41, "d2t-absolute").draft_ids
+    kept = read_token_map(tmp_path / "d2t", 41, stored="absolute").draft_ids
     assert kept.tolist() == [3, 5]
     affinity = Affinity.intersection(Vocabulary([3, 1], 41))
     affinity.save(tmp_path / "affinity")

@@ -16,13 +16,13 @@ import torch
 from rdk_cuda.integrations import engine_version
 from rdk_cuda.integrations.engine_version import UnknownEngineError
 from rdk_cuda.integrations.sglang import plugin
-from rdk_cuda.integrations.sglang.configuration import (
+from rdk_cuda.integrations.sglang.drafting import DraftWorker
+from rdk_cuda.integrations.sglang.server_options import (
     Asked,
     UnsupportedConfigurationError,
     asked_for,
     refuse_unsupported,
 )
-from rdk_cuda.integrations.sglang.drafting import DraftWorker
 
 from .fake_sglang import STEPS, WIDTH, Model
 from .test_sglang_plugin import EMBEDDING, HEAD, ROWS, TOKENS, greedy_text, pruned, said, sampling
@@ -213,7 +213,7 @@ def test_another_directory_is_refused(registered: Any, tmp_path: Path) -> None:
 
 def test_a_drafter_with_another_tokenizer_is_refused(registered: Any, tmp_path: Path) -> None:
     (tmp_path / "affinity.safetensors").touch()
-    with pytest.raises(UnsupportedConfigurationError, match="has another tokenizer, which SGLang"):
+    with pytest.raises(UnsupportedConfigurationError, match="has another tokenizer; serve it with"):
         settled(registered, options(speculative_token_map=str(tmp_path)))
 
 

@@ -20,8 +20,8 @@ from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.integrations.engine_version import UnknownEngineError
 from rdk_cuda.integrations.sglang import plugin
-from rdk_cuda.integrations.sglang.configuration import UnsupportedConfigurationError
 from rdk_cuda.integrations.sglang.drafting import DraftWorker, seeds_of
+from rdk_cuda.integrations.sglang.server_options import UnsupportedConfigurationError
 from tests.engines.engine_hooks import SGLANG
 from tests.engines.engine_sources import differences
 from tests.generators import generator
@@ -348,7 +348,7 @@ def test_without_seeds_every_draw_has_its_own() -> None:
         ),
         (
             lambda model: setattr(model.lm_head, "weight", torch.nn.Parameter(torch.ones(5, 3))),
-            r"has \[V_t, d\] = \[5, 8\]; the models that are served have \[5, 3\]",
+            r"has \[V_t, d\] = \[5, 8\]; the served models have \[5, 3\]",
         ),
     ],
 )

@@ -10,8 +10,8 @@ import pytest
 
 from rdk_cuda.integrations.vllm import plugin
 from rdk_cuda.integrations.vllm.configuration import (
-    Options,
     UnsupportedConfigurationError,
+    WorkerOptions,
     options,
     refuse_other_tokenizers,
     refuse_unsupported,
@@ -173,14 +173,14 @@ def test_vllm_maps_tokens_if_and_only_if_the_drafter_has_others(asked: bool, is_
 
 
 def test_the_options_are_those_of_additional_config() -> None:
-    assert options(configuration()) == Options(None, "token")
-    assert options(configuration(additional_config={"other": 1})) == Options(None, "token")
+    assert options(configuration()) == WorkerOptions(None, "token")
+    assert options(configuration(additional_config={"other": 1})) == WorkerOptions(None, "token")
     own = {"rdk_cuda": {"drafter": "somewhere"}}
-    assert options(configuration(additional_config=own)) == Options("somewhere", "token")
+    assert options(configuration(additional_config=own)) == WorkerOptions("somewhere", "token")
     own = {"rdk_cuda": {"verification": "block", "compare_ranks": True}}
-    assert options(configuration(additional_config=own)) == Options(None, "block", True)
+    assert options(configuration(additional_config=own)) == WorkerOptions(None, "block", True)
     own = {"rdk_cuda": {"verify_on_shards": True}}
-    assert options(configuration(additional_config=own)) == Options(verify_on_shards=True)
+    assert options(configuration(additional_config=own)) == WorkerOptions(verify_on_shards=True)
 
 
 @pytest.mark.parametrize("key", ["rdk-cuda", "RDK_CUDA", "rdkcuda", "rdk", "rkd_cuda", "drafter"])

@@ -15,7 +15,7 @@ from rdk_cuda.labs.string_rejection import StringRejection
 
 
 def strings() -> StringRejection:
-    return StringRejection(drafter(), 259, draft_length=3, columns=4)
+    return StringRejection(drafter(), 259, draft_length=3)
 
 
 @pytest.mark.parametrize(("temperature", "method"), [(1.0, "token"), (0.7, "block")])

@@ -320,8 +320,8 @@ def test_what_rows_are_not_for_is_refused() -> None:
     for call, error in (
         (lambda: rdk_cuda.draft(logits, **own), "rows are for logits"),
         (lambda: rdk_cuda.draft(logits[:, 0], branches=1, **own), "without branches and ahead"),
-        (lambda: rdk_cuda.draft(logits[:, 0], after=first, **own), "positions and rows belong"),
-        (lambda: first.proposing(torch.zeros(B, 2)), "needs that of the draft"),
+        (lambda: rdk_cuda.draft(logits[:, 0], after=first, **own), "limits and rows belong"),
+        (lambda: first.proposing(torch.zeros(B, 2)), "tokens has shape .*; needs"),
     ):
         with pytest.raises(ValueError, match=error):
             call()

@@ -402,7 +402,7 @@ def test_the_python_layer_refuses_a_drafters_side_that_does_not_fit() -> None:
     later = rdk_cuda.draft(torch.zeros(2, 9), affinity, after=draft)
     refused = [
         ({"draft_rows": rows, **step}, "got draft_rows or affinity without draft"),
-        ({"draft": draft, "draft_rows": rows, "affinity": affinity, **step}, "seeds, positions"),
+        ({"draft": draft, "draft_rows": rows, "affinity": affinity, **step}, "seeds and positions"),
         ({"draft": draft, "affinity": affinity}, "got draft without draft_rows or affinity"),
         ({"draft": draft, "draft_rows": rows}, "got draft without draft_rows or affinity"),
         ({"draft": later, "draft_rows": rows, "affinity": affinity}, "lacks the first 1 rows"),

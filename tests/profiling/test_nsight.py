@@ -16,7 +16,7 @@ import torch
 from profiling.machine import ROOT
 from profiling.nsight import decoding_run, one_launch, torch_profile
 from profiling.nsight.decoding_run import DecodingRun
-from rdk_cuda.functional import ranges
+from rdk_cuda import ranges
 
 OPTIONS = Namespace(device="cpu", batch=2, threads=None, tokens=6, draft_length=2, keep=0.25)
 

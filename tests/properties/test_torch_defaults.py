@@ -108,7 +108,6 @@ def operators() -> list[Any]:
             TARGET_LOGITS, DYNAMIC[:, 0], DYNAMIC[:, 0], seeds=3, positions=0, max_depth=1
         ),
         *trees(),
-        rdk_cuda.draft(LOGITS, RANKED, generator=torch.Generator().manual_seed(3)),
     ]
 
 

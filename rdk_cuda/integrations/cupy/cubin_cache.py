@@ -36,7 +36,7 @@ class Cubin:
 
 
 def digest(parts: Iterable[bytes]) -> str:
-    """A name for what was compiled, and how: other parts, another name."""
+    """Name what was compiled, and how: other parts, another name."""
     value = hashlib.sha256()
     for part in parts:
         value.update(len(part).to_bytes(8, "little") + part)
@@ -44,7 +44,7 @@ def digest(parts: Iterable[bytes]) -> str:
 
 
 def folder() -> Path:
-    """Where compiled kernels are kept; made if it is not there, for this user alone.
+    """Return the folder of compiled kernels; make it for this user alone if it is not there.
 
     Raises:
         UnsafeCacheError: others can write there.
@@ -64,7 +64,7 @@ def folder() -> Path:
 
 
 def load(key: str) -> Cubin | None:
-    """What was saved under this key; None where nothing was, or where the file is damaged."""
+    """Return the kernel saved under this key; None if there is none, or the file is damaged."""
     try:
         magic, checksum, content = (folder() / f"{key}.cubin").read_bytes().split(b"\n", 2)
         if magic != MAGIC or digest([content]).encode() != checksum:
@@ -76,7 +76,7 @@ def load(key: str) -> Cubin | None:
 
 
 def save(key: str, cubin: Cubin) -> None:
-    """Keeps a kernel, atomically. Warns where it cannot be written."""
+    """Keep a kernel, atomically. Warns where it cannot be written."""
     content = cubin.symbol.encode() + b"\n" + cubin.code
     whole = b"\n".join((MAGIC, digest([content]).encode(), content))
     try:

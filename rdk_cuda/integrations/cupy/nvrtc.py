@@ -40,7 +40,7 @@ OPTIONS = ("-std=c++17", "-fmad=false", "-lineinfo")
 
 
 def enable() -> str:
-    """From now on, calls with tensors on a GPU run kernels that CuPy compiles.
+    """Run kernels that CuPy compiles from now on, in calls with tensors on a GPU.
 
     A second call changes nothing. Operators that were built with CUDA stay in charge. Before a call
     is captured into a CUDA graph, make it once: that compiles and loads its kernel.
@@ -75,13 +75,13 @@ def enable() -> str:
 
 
 def disable() -> None:
-    """From now on, calls with tensors on a GPU are refused, as before `enable`."""
+    """Refuse calls with tensors on a GPU from now on, as before `enable`."""
     if cuda_backend() == "cupy":
         _C.set_starter(None)
 
 
 def compile(architecture: str) -> dict[str, Cubin]:
-    """Compiles every kernel, so that no process has to wait for it later. Needs no GPU.
+    """Compile every kernel, so that no process has to wait for it later. Needs no GPU.
 
     What is on disk already is not compiled again; all of them take some twenty seconds.
 
@@ -105,14 +105,14 @@ def compile(architecture: str) -> dict[str, Cubin]:
 
 @functools.cache
 def kernels() -> dict[str, dict[str, Any]]:
-    """By operator: its kernels, their static shared memory, and the struct they take."""
+    """List each operator's kernels, their static shared memory, and the struct they take."""
     found: dict[str, dict[str, Any]] = json.loads(_C.kernels())
     return found
 
 
 @functools.cache
 def sources() -> Path:
-    """The kernels' folder: in the installed package, or next to it in a checkout."""
+    """Find the kernels' folder: in the installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parents[2]
     for folder in (package / "csrc" / "cuda", package.parent / "csrc" / "cuda"):
         if folder.is_dir():
@@ -123,11 +123,10 @@ def sources() -> Path:
 
 
 def compile_kernel(kernel: str, architecture: str) -> Cubin:
-    """One kernel of `kernels()`, from disk if it is there; raises as `compile` does."""
+    """Compile one of `kernels()`, or load it from disk; raises as `compile` does."""
     if not re.fullmatch(r"\d{2,3}[af]?", architecture):
         raise ValueError(
-            f"{NAME}: architecture is {architecture!r}; needs a compute capability such as "
-            "'80' or '90a'"
+            f"{NAME}: architecture is {architecture!r}; needs one such as '80' or '90a'"
         )
     operator = kernel.split("_kernel")[0]
     launch, size = kernels()[operator]["launch"], kernels()[operator]["launch_bytes"]
@@ -147,7 +146,7 @@ def compile_kernel(kernel: str, architecture: str) -> Cubin:
 
 
 def run_nvrtc(program: str, kernel: str, options: tuple[str, ...]) -> Cubin:
-    """Compiles a program and finds the kernel in it; RuntimeError has the compiler's messages."""
+    """Compile a program and finds the kernel in it; RuntimeError has the compiler's messages."""
     nvrtc = _cupy_cuda().nvrtc
     handle = nvrtc.createProgram(program, "nvrtc.cu", (), ())
     try:
@@ -164,7 +163,7 @@ def run_nvrtc(program: str, kernel: str, options: tuple[str, ...]) -> Cubin:
 
 
 def nvrtc_version() -> tuple[int, int]:
-    """Of the NVRTC that CuPy has found."""
+    """Return the version of the NVRTC that CuPy has found."""
     try:
         version: tuple[int, int] = _cupy_cuda().nvrtc.getVersion()
     except RuntimeError as error:
@@ -176,7 +175,6 @@ def nvrtc_version() -> tuple[int, int]:
 
 @functools.cache
 def _source_texts() -> tuple[str, ...]:
-    """All that a kernel can include, each file after its name."""
     folder = sources()
     headers = folder.parent.glob("**/*.h")
     files = [*headers, *folder.glob("*.cu*")]
@@ -216,7 +214,7 @@ class Starter:
         self._loading = threading.Lock()
 
     def machine(self, device: int) -> tuple[int, int]:
-        """Multiprocessors, and the most bytes of shared memory that a block may have."""
+        """Return its multiprocessors, and the most bytes of shared memory of a block."""
         if device not in self._machines:
             attribute, runtime = self._runtime.deviceGetAttribute, self._runtime
             self._machines[device] = (
@@ -236,7 +234,7 @@ class Starter:
         launch_bytes: int,
         device: int,
     ) -> None:
-        """Starts the kernel on the current stream.
+        """Start the kernel on the current stream.
 
         Args:
             allowed_bytes: of dynamic shared memory, which the kernel needs leave for before its

@@ -3,8 +3,8 @@
 from .checkpoint import Eagle3Checkpoint, is_checkpoint, read_checkpoint
 from .drafter import Eagle3Drafter
 from .network import Eagle3Config, Eagle3Network
-from .reading import read_drafts, unrolled_read
 from .saved import load_state_drafter
+from .unrolled import read_drafts, unrolled_read
 from .weights import CheckpointError
 
 __all__ = [

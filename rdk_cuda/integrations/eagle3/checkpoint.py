@@ -29,7 +29,7 @@ from ...files import FLOATS, write_json, write_whole
 from ...vocabulary import Vocabulary
 from ..huggingface.placement import weight_of
 from ..token_maps import TokenMapError, d2t_tensors, from_d2t
-from .configuration import FLAGS, configuration, read_fields, says_eagle3
+from .config_json import FLAGS, configuration, read_fields, says_eagle3
 from .network import Eagle3Config, Eagle3Network
 from .weights import WEIGHTS, CheckpointError, read_tensors, tensor_names
 
@@ -47,7 +47,7 @@ _NOT_WEIGHTS = (
 
 @dataclass(frozen=True)
 class Eagle3Checkpoint:
-    """What `read_checkpoint` returns.
+    """The result of `read_checkpoint`.
 
     Attributes:
         network: in evaluation mode, in the target's dtype and on its device.
@@ -110,7 +110,7 @@ class Eagle3Checkpoint:
 
 
 def is_checkpoint(path: str | PathLike[str]) -> bool:
-    """Whether a directory holds a drafter on a target's states, by its files' own names."""
+    """Say whether a directory holds a drafter on a target's states, by its files' own names."""
     try:
         fields = read_fields(Path(path))
         return says_eagle3(fields) or _FC in tensor_names(Path(path))
@@ -119,7 +119,7 @@ def is_checkpoint(path: str | PathLike[str]) -> bool:
 
 
 def read_checkpoint(path: str | PathLike[str], target: Any) -> Eagle3Checkpoint:
-    """An EAGLE-3 drafter in the format of EAGLE, SpecForge or speculators; EAGLE and EAGLE-2, too.
+    """Read an EAGLE-3 drafter of EAGLE, SpecForge or speculators; EAGLE and EAGLE-2, too.
 
     Nothing is downloaded, and nothing that the files hold is run.
 
@@ -192,7 +192,6 @@ def _weights(
     vocabulary: Vocabulary,
     target: Any,
 ) -> tuple[dict[str, Tensor], frozenset[str]]:
-    """The network's weights; the names of those that are the target's own."""
     wanted = _shapes(folder, config)
     head = weight_of(target.get_output_embeddings())
     own = {

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...decoding import Output
-from ...dynamic_tokens import FullHead
+from ...dynamic_tokens import TokenHead
 from ..huggingface.attention import Layers
 from ..huggingface.model import checked_head, head_logits
 from ..huggingface.slot_cache import SlotCache, lay_out, pieces
@@ -30,7 +30,7 @@ class Eagle3Drafter:
         target_layers: how many the target has, to know which ones the network reads.
         head: `[V_d, d]`, a head in place of the network's own, for example with virtual tokens.
         head_bias: `[V_d]`, its bias if it has one.
-        full_head: of all target tokens, for dynamic ones, as of `SpeculativeDecoder`.
+        full_head: of all target tokens, for dynamic ones, as in `SpeculativeDecoder`.
 
     Attributes:
         vocabulary_size: V_d.
@@ -68,7 +68,7 @@ class Eagle3Drafter:
         *,
         head: Tensor | None = None,
         head_bias: Tensor | None = None,
-        full_head: FullHead | None = None,
+        full_head: TokenHead | None = None,
     ) -> None:
         layer, own = network.config.layer, network.lm_head.weight.detach()
         head = own if head is None else head.to(own)
@@ -121,13 +121,12 @@ class Eagle3Drafter:
 
     @torch.no_grad()
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
-        """As `CausalModel.feed` of the decoder; a sequence's first token has no state before it."""
+        """Append tokens and predict; a sequence's first token has no state before it."""
         entries = self._cache.lengths
         paired = [new[not old :] for new, old in zip(tokens, entries, strict=True)]
         if not any(map(len, paired)) or any(map(int.__gt__, keep, map(len, paired))):
             raise ValueError(
-                "Eagle3Drafter.feed: keep asks for more than there are tokens with a state before "
-                "them; the first token of a sequence has none"
+                "Eagle3Drafter.feed: keep is more than the tokens with a state before them"
             )
         ends = [old + len(new) for old, new in zip(entries, paired, strict=True)]
         for b, (old, end) in enumerate(zip(entries, ends, strict=True)):
@@ -148,12 +147,9 @@ class Eagle3Drafter:
 
     @torch.no_grad()
     def feed_tree(
-        self,
-        tokens: Sequence[Sequence[int]],
-        keep: Sequence[int],
-        parents: Sequence[Sequence[int]],
+        self, tokens: Sequence[Sequence[int]], keep: Sequence[int], parents: Sequence[Sequence[int]]
     ) -> Output:
-        """As `rdk_cuda.decoding.TreeModel.feed_tree`, level by level.
+        """Append as `rdk_cuda.decoding.TreeModel.feed_tree`, level by level.
 
         Raises:
             ValueError: a token that is no node, or a node whose parent has not been read before.
@@ -185,7 +181,6 @@ class Eagle3Drafter:
         return Output(head_logits(last, self._head), last)
 
     def _keep_nodes(self, hidden: Tensor, known: Sequence[int], counts: Sequence[int]) -> None:
-        """The next states behind each node."""
         states, most = (
             self.network.handed_on(hidden),
             max(map(sum, zip(known, counts, strict=True))),
@@ -221,7 +216,6 @@ class Eagle3Drafter:
         return hidden
 
     def _hand_on(self, hidden: Tensor, real: Tensor, ends: Sequence[int]) -> None:
-        """Keep what the network returned for each sequence's last entry as the next state."""
         rows = real.any(1).nonzero()[:, 0]
         last = real.int().cumsum(1).argmax(1)[rows]
         states = hidden[rows.to(self.device), last.to(self.device)]

@@ -55,7 +55,7 @@ class Eagle3Config:
     fc_bias: bool = False
 
     def layers_read(self, target_layers: int) -> tuple[int, ...]:
-        """Which layers' inputs are read of a target with L = `target_layers` layers.
+        """List the layers whose inputs are read, of a target with L = `target_layers` layers.
 
         L itself stands for the last hidden state, after the last norm.
         """
@@ -98,7 +98,7 @@ class Eagle3Network(nn.Module):
         self.lm_head = nn.Linear(width, config.draft_size, bias=False)
 
     def _add_own_parts(self, norm: Any) -> None:
-        """What EAGLE-3 alone has: norms, and a first layer that reads embedding and state."""
+        """Add EAGLE-3's norms, and its first layer, which reads embedding and state."""
         config, first, epsilon = self.config, self.layers[0], self.config.layer.rms_norm_eps
         width, read = config.layer.hidden_size, self.fc.in_features
         if config.norm_before_fc:
@@ -116,7 +116,7 @@ class Eagle3Network(nn.Module):
         self.norm = norm(width, eps=epsilon)
 
     def fuse(self, states: Tensor) -> Tensor:
-        """Hidden states of the target, one after the other in the order of its layers, `[..., d]`.
+        """Fuse hidden states of the target, in the order of its layers, to `[..., d]`.
 
         Args:
             states: `[..., 3 d_t]`; with `eagle2` the last one alone, which stays as it is.
@@ -138,7 +138,7 @@ class Eagle3Network(nn.Module):
         mask: Tensor | None = None,
         cache: Any = None,
     ) -> Tensor:
-        """What the network makes of tokens and the states before them: hidden states `[B, n, d]`.
+        """Map tokens and the states before them to hidden states `[B, n, d]`.
 
         Args:
             tokens: `[B, n]` target ids, each the successor of the position that its state is of.
@@ -167,11 +167,11 @@ class Eagle3Network(nn.Module):
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """`[..., V_d]` of the hidden states that `forward` returned."""
+        """Compute `[..., V_d]` from the hidden states that `forward` returned."""
         return cast(Tensor, self.lm_head(self.norm(hidden)))
 
     def handed_on(self, hidden: Tensor) -> Tensor:
-        """The states `[..., d]` that stand for the target's own further along a draft."""
+        """Return the states `[..., d]` that stand for the target's own further along a draft."""
         return cast(Tensor, self.norm(hidden)) if self.config.norm_output else hidden
 
     def _first_layer(self, embedded: Tensor, states: Tensor, shared: dict[str, Any]) -> Tensor:

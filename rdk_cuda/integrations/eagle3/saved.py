@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...drafter import LiftedHead, PrunedDrafter, SavedDrafterError
-from ...dynamic_tokens import FullHead
+from ...dynamic_tokens import TokenHead
 from ..huggingface.saved_drafter import MODEL, load_pruned, refuse_other_model
 from .checkpoint import read_checkpoint
 from .drafter import Eagle3Drafter
@@ -40,7 +40,7 @@ def load_state_drafter(
         raise SavedDrafterError(f"load_state_drafter: {error}") from error
     refuse_other_model(f"load_state_drafter: {folder}", checkpoint, pruned)
     rows = checkpoint.full_head(target)
-    full_head: FullHead | None = None if rows is None else (rows, None)
+    full_head: TokenHead | None = None if rows is None else (rows, None)
     if pruned.lifted is not None:
         try:
             full_head = LiftedHead(pruned.lifted, target.get_output_embeddings().weight.detach())

@@ -18,7 +18,7 @@ class CheckpointError(ValueError):
 
 
 def tensor_names(folder: Path) -> frozenset[str]:
-    """The names of all tensors, as `read_tensors` has them; the tensors themselves stay on disk."""
+    """List the tensors' names, as `read_tensors` has them; the tensors themselves stay on disk."""
     names: list[str] = []
     for file in _weight_files(folder):
         if file.suffix == ".safetensors":
@@ -35,7 +35,7 @@ def tensor_names(folder: Path) -> frozenset[str]:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors by the names that `Eagle3Network` has for them."""
+    """Read all tensors, by the names that `Eagle3Network` has for them."""
     tensors: dict[str, Tensor] = {}
     for file in _weight_files(folder):
         for name, tensor in _tensors_of(file).items():
@@ -77,7 +77,6 @@ def _tensors_of(file: Path) -> dict[str, Tensor]:
     size, needed = file.stat().st_size, sum(tensor.nbytes for tensor in loaded.values())
     if needed > 2 * size:  # twice, since a head may be tied to the embeddings
         raise CheckpointError(
-            f"{file}: has {size} bytes, and its tensors would take {needed}; needs tensors that "
-            "are stored whole"
+            f"{file}: has {size} bytes, and its tensors take {needed}; needs whole tensors"
         )
     return {str(name): tensor for name, tensor in loaded.items()}

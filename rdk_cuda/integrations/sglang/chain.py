@@ -25,12 +25,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..._ops.inputs import check_shape
 from ...functional import Method
 from ..draft_arena import DraftArena, check_layout
 
 
 class ChainVerified(NamedTuple):
-    """What SGLang's verification kernels write.
+    """The outputs of SGLang's verification kernels.
 
     Attributes:
         predict: `[bs * draft_token_num]` int32: at the place of a node, the token decided after
@@ -46,7 +47,7 @@ class ChainVerified(NamedTuple):
 
 
 def temperatures_of(temperatures: Tensor, top_ks: Tensor) -> Tensor:
-    """`[bs]` float32 for `DraftArena.draft`: 0, greedy, where SGLang has top-k 1.
+    """Return `[bs]` float32 for `DraftArena.draft`: 0, greedy, where SGLang has top-k 1.
 
     Args:
         temperatures: `[bs, 1]` or `[bs]` float32. top_ks: `[bs]`.
@@ -55,7 +56,7 @@ def temperatures_of(temperatures: Tensor, top_ks: Tensor) -> Tensor:
 
 
 def parents_of(retrieve_next_token: Tensor, retrieve_next_sibling: Tensor) -> Tensor:
-    """`parents` for `rdk_cuda.verify_tree`, of SGLang's trees.
+    """Make `parents` for `rdk_cuda.verify_tree`, of SGLang's trees.
 
     There node 0 is the newest token, the root, which has no entry here: node i is our node i - 1,
     its row of `next_token_logits` is row i of `target_logits`, and its token is
@@ -79,11 +80,7 @@ def parents_of(retrieve_next_token: Tensor, retrieve_next_sibling: Tensor) -> Te
     """
     shape = tuple(retrieve_next_token.shape)
     name = "rdk_cuda.integrations.sglang.parents_of"
-    if len(shape) != 2 or shape[1] == 0:
-        raise ValueError(
-            f"{name}: retrieve_next_token has shape {list(shape)}; needs [bs, draft_token_num], at "
-            "least 1 wide"
-        )
+    check_shape(f"{name}: retrieve_next_token", retrieve_next_token, "bs", "draft_token_num")
     check_layout(
         name,
         retrieve_next_token.device,
@@ -96,9 +93,8 @@ def parents_of(retrieve_next_token: Tensor, retrieve_next_sibling: Tensor) -> Te
     nodes = torch.arange(shape[1], device=retrieve_next_token.device).expand(shape)
 
     def pointing_at(links: Tensor, otherwise: Tensor) -> Tensor:
-        """Which node's link is each node."""
         inside = (links >= 0) & (links < shape[1])
-        # What leads nowhere is written to one more entry, which is cut off.
+        # Links that lead nowhere are written to one more entry, which is cut off.
         found = torch.cat([otherwise, otherwise[:, :1]], 1)
         return found.scatter(1, torch.where(inside, links, shape[1]).long(), nodes)[:, :-1]
 
@@ -125,7 +121,7 @@ def verify_chain(
     top_p: Tensor | None = None,
     min_p: Tensor | None = None,
 ) -> ChainVerified:
-    """The sampling branch of `eagle_sample`, from its logits to `predict` and `accept_index`.
+    """Do `eagle_sample`'s sampling branch, from its logits to `predict` and `accept_index`.
 
     Args:
         next_token_logits: `[bs * draft_token_num, V_t]`, not divided by the temperature, `-inf`
@@ -161,15 +157,12 @@ def verify_chain(
 accept_index=tensor([[ 0,  1, -1]], dtype=torch.int32), \
 num_correct_drafts=tensor([1], dtype=torch.int32))
     """
-    if candidates.dim() != 2 or candidates.shape[1] == 0:
-        raise ValueError(
-            f"rdk_cuda.integrations.sglang.verify_chain: candidates has shape "
-            f"{list(candidates.shape)}; needs [bs, draft_token_num], at least 1 wide"
-        )
+    name = "rdk_cuda.integrations.sglang.verify_chain"
+    check_shape(f"{name}: candidates", candidates, "bs", "draft_token_num")
     requests, nodes = candidates.shape
     slots, target_size = req_pool_indices, arena.affinity.target_size
     check_layout(
-        "rdk_cuda.integrations.sglang.verify_chain",
+        name,
         arena.device,
         integers={
             "candidates": (candidates, (requests, nodes)),
@@ -201,7 +194,7 @@ num_correct_drafts=tensor([1], dtype=torch.int32))
     )
     end = requests * nodes
     decided = (tokens >= 0) & (retrieve_index >= 0) & (retrieve_index < end)
-    # What was not decided is written to one more entry, which is cut off.
+    # Undecided places are written to one more entry, which is cut off.
     places = torch.where(decided, retrieve_index, end)
     predict = torch.zeros(end + 1, dtype=torch.int32, device=arena.device)
     predict.scatter_(0, places.flatten().long(), tokens.flatten().int())

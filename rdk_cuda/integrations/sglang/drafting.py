@@ -22,7 +22,7 @@ from ...functional import Method
 from ...vocabulary import Vocabulary
 from ..draft_arena import DraftArena
 from .chain import temperatures_of
-from .configuration import UnsupportedConfigurationError
+from .server_options import UnsupportedConfigurationError
 
 _Original = Callable[..., Any]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -36,15 +36,13 @@ class _Drafting(NamedTuple):
 
 
 class _Head(torch.nn.Module):
-    """What SGLang's `LogitsProcessor` reads of an LM head."""
-
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(weight, requires_grad=False)
 
 
 class DraftWorker:
-    """What is wrapped around SGLang's `EagleDraftWorker`, of which a process has one.
+    """The wrappers around SGLang's `EagleDraftWorker`, of which a process has one.
 
     Args:
         calibrated: the drafter to serve; None for the model's own head.
@@ -62,11 +60,11 @@ class DraftWorker:
         self._first: tuple[Tensor, Tensor, Tensor] | None = None
 
     def init_token_map(self, original: _Original, worker: Any) -> None:
-        """In place of SGLang's: the directory is not one of its token maps."""
+        """Replace SGLang's: the directory is not one of its token maps."""
         worker.hot_token_id = None
 
     def init_lm_head(self, original: _Original, worker: Any) -> None:
-        """After SGLang's: the small head, and the arena.
+        """Put in the small head, and make the arena, after SGLang's.
 
         Raises:
             UnsupportedConfigurationError: a model or a calibrated drafter that does not fit.
@@ -77,21 +75,18 @@ class DraftWorker:
         weight = getattr(head, "weight", None)
         if processor is None or weight is None or weight.dtype not in _DTYPES:
             raise UnsupportedConfigurationError(
-                f"rdk_cuda.integrations.sglang: the drafter is a {type(model).__name__}, which has "
+                f"the drafter is a {type(model).__name__}, which has "
                 "no logits_processor or no lm_head whose weight is float32, float16 or bfloat16; "
                 "needs a causal language model with both, whose head is not quantised"
             )
         affinity = self._fitted(worker, model, weight)
-        # SGLang would map columns of the head to tokens. What is drawn here are tokens.
+        # SGLang would map columns of the head to tokens, and tokens are drawn here.
         worker.hot_token_id = None
         self.arena = DraftArena(
-            affinity,
-            worker.req_to_token_pool.req_to_token.shape[0],
-            worker.speculative_num_steps,
+            affinity, worker.req_to_token_pool.req_to_token.shape[0], worker.speculative_num_steps
         )
 
     def _fitted(self, worker: Any, model: Any, weight: Tensor) -> Affinity:
-        """The affinity of the head that the model has from now on."""
         target_size = int(worker.target_worker.model_config.vocab_size)
         if self._calibrated is None:
             ids = worker.hot_token_id
@@ -105,8 +100,7 @@ class DraftWorker:
         needs = [target_size, weight.shape[1]]
         if got != needs:
             raise UnsupportedConfigurationError(
-                f"rdk_cuda.integrations.sglang: the calibrated drafter has [V_t, d] = {got}; the "
-                f"models that are served have {needs}: name the models that it was calibrated for"
+                f"the calibrated drafter has [V_t, d] = {got}; the served models have {needs}"
             )
         model.lm_head = _Head(drafter.weight.to(weight.device))
         model.logits_processor.vocab_size = drafter.affinity.draft_size
@@ -115,7 +109,7 @@ class DraftWorker:
     def capture_one_shape(
         self, original: _Original, runner: Any, *arguments: Any, **options: Any
     ) -> Any:
-        """Around SGLang's, whose graph reads `draft_probs` as wide as the vocabulary."""
+        """Wrap SGLang's, whose graph reads `draft_probs` as wide as the vocabulary."""
         probs = runner.buffers.draft_probs
         if probs is not None and probs.shape[1] != 1:
             runner.buffers.draft_probs = probs.new_zeros(probs.shape[0], 1)
@@ -124,19 +118,19 @@ class DraftWorker:
     def draft_extend_for_prefill(
         self, original: _Original, worker: Any, batch: Any, *arguments: Any, **options: Any
     ) -> Any:
-        """Around SGLang's, which draws by `renorm_draft_probs` and `fast_sample`."""
+        """Wrap SGLang's, which draws by `renorm_draft_probs` and `fast_sample`."""
         with self._of(batch.req_pool_indices, batch.seq_lens):
             return original(worker, batch, *arguments, **options)
 
     def draft_extend_for_decode(
         self, original: _Original, worker: Any, batch: Any, *arguments: Any, **options: Any
     ) -> Any:
-        """Around SGLang's, which draws by `sample_draft_proposal`."""
+        """Wrap SGLang's, which draws by `sample_draft_proposal`."""
         with self._of(batch.req_pool_indices, batch.seq_lens):
             return original(worker, batch, *arguments, **options)
 
     def draft_forward(self, original: _Original, worker: Any, forward_batch: Any) -> Any:
-        """Around SGLang's, which draws by `sample_draft_proposal` unless all requests are greedy.
+        """Wrap SGLang's, which draws by `sample_draft_proposal` unless all requests are greedy.
 
         `rdk::draft` draws for greedy ones, too: the head's columns are not the target's tokens.
         """
@@ -166,7 +160,7 @@ class DraftWorker:
         sampling_info: Any,
         use_rejection_sampling: bool,
     ) -> Tensor:
-        """In place of SGLang's, at the end of a prefill: what `fast_sample` then returns."""
+        """Replace SGLang's, at the end of a prefill: return what `fast_sample` then has."""
         drafting = self._drafting
         if drafting is None:
             raise RuntimeError(_ELSEWHERE)
@@ -183,7 +177,7 @@ class DraftWorker:
     def fast_sample(
         self, original: _Original, probs: Tensor, *arguments: Any, **options: Any
     ) -> tuple[Tensor, Tensor]:
-        """In place of SGLang's, after `renorm_draft_probs`."""
+        """Replace SGLang's, after `renorm_draft_probs`."""
         if self._first is None or probs is not self._first[0]:
             raise RuntimeError(_ELSEWHERE)
         return self._first[1:]
@@ -199,7 +193,7 @@ class DraftWorker:
         positions: Tensor | None = None,
         draft_step: int = 0,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """In place of SGLang's.
+        """Replace SGLang's.
 
         Args:
             next_token_logits: `[bs, V_d]` float32, of the small head.

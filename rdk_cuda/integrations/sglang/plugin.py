@@ -1,4 +1,4 @@
-"""What SGLang loads from this package in every process: an entry point of `sglang.srt.plugins`.
+"""The entry point of `sglang.srt.plugins`, which SGLang loads in every process.
 
 SGLang logs an error of a plugin and goes on without it. So nothing is refused while plugins are
 loaded: that happens where SGLang settles its options, and again where a process asks for its
@@ -15,9 +15,9 @@ from typing import Any
 from ..engine_version import UnknownEngineError, refuse_untested
 from ..huggingface.saved_drafter import load_pruned
 from ..huggingface.text_drafter import is_text_drafter
-from .configuration import UnsupportedConfigurationError, asked_for, refuse_unsupported
 from .drafting import DraftWorker
-from .verification import eagle_sample
+from .sampling import eagle_sample
+from .server_options import UnsupportedConfigurationError, asked_for, refuse_unsupported
 
 # tests/engines checks all names that are used of SGLang in its wheel.
 TESTED = ("0.5.23",)
@@ -42,11 +42,11 @@ AROUND = {
     ".EAGLEDraftCudaGraphRunner.capture_one_shape",
     "eagle_sample": "sglang.srt.speculative.eagle_utils.eagle_sample",
 }
-"""What the plugin wraps, by the name of its own function."""
+"""The wrapped functions, by the name of the plugin's own."""
 
 
 def register() -> None:
-    """Be there if `--speculative-token-map` names a directory."""
+    """Activate only if `--speculative-token-map` names a directory."""
     from sglang.srt.arg_groups.resolution_hooks import register_resolution_hook
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -94,7 +94,7 @@ def _create_worker(original: Callable[..., Any], algorithm: Any, server_args: An
         refuse_unsupported(options)
         if not options.speculative_use_rejection_sampling:
             raise UnsupportedConfigurationError(
-                "rdk_cuda.integrations.sglang: SGLang settled its options before it loaded the "
+                "SGLang settled its options before it loaded the "
                 "plugin; call sglang.srt.plugins.load_plugins() first, as sglang.launch_server and "
                 "sglang.Engine do"
             )
@@ -107,20 +107,17 @@ def _create_worker(original: Callable[..., Any], algorithm: Any, server_args: An
 def _calibrated(directory: Any) -> Any:
     if is_text_drafter(directory):
         raise UnsupportedConfigurationError(
-            f"rdk_cuda.integrations.sglang: the drafter in {directory} has another tokenizer, "
-            "which SGLang does not serve; use it in Generate or vLLM"
+            f"the drafter in {directory} has another tokenizer; serve it with Generate or vLLM"
         )
     drafter, _ = load_pruned(directory)
     if drafter.dynamic_tokens is not None:
         raise UnsupportedConfigurationError(
-            f"rdk_cuda.integrations.sglang: the drafter in {directory} has dynamic tokens, which "
-            "SGLang hands too little over for (no hidden states, no contexts); calibrate with "
-            "--dynamic 0"
+            f"the drafter in {directory} has dynamic tokens, which SGLang hands too little over "
+            "for (no hidden states, no contexts); calibrate with --dynamic 0"
         )
     if drafter.bias is not None:
         raise UnsupportedConfigurationError(
-            f"rdk_cuda.integrations.sglang: the head in {directory} has a bias, which SGLang does "
-            "not add; needs a drafter without one"
+            f"the head in {directory} has a bias, which SGLang does not add; needs one without"
         )
     return drafter
 

@@ -22,40 +22,33 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from ..._ops.inputs import on_host
+from ..._ops.inputs import check_entries, on_host
 from ...files import to_bytes, write_whole
 from ...vocabulary import Vocabulary
-from .files import (
-    D2T,
-    INTEGERS,
-    TokenMapError,
-    read_content,
-)
+from .files import D2T, TokenMapError, read_content
 
-Kind: TypeAlias = Literal["ids", "d2t", "d2t-offset", "d2t-absolute"]
-_KINDS = ("ids", "d2t", "d2t-offset", "d2t-absolute")
-_CONVENTIONS = (None, "offset", "absolute")
+Stored: TypeAlias = Literal["offset", "absolute"]
+"""How `d2t` says target ids: as offsets to the rows' own numbers, or as they are."""
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def read_token_map(
     path: str | PathLike[str],
     target_size: int,
-    kind: Kind | None = None,
     *,
+    stored: Stored | None = None,
     mask_repeats: bool = False,
 ) -> Vocabulary:
-    """The vocabulary that a file of another project, or a checkpoint's folder, describes.
+    """Read the vocabulary that another project's file, or a checkpoint's folder, describes.
 
     Nothing is downloaded and nothing that is in the file is run. The format shows in the content.
 
     Args:
-        path: a list of ids (torch.save, `.npy`, a JSON list, or text with an id a line and comments
-            after #), or an EAGLE-3 checkpoint, whose `d2t` counts: a safetensors file, one of
-            torch.save, or the folder of one, whole or in shards.
+        path: a list of ids, written by torch.save or as JSON; or an EAGLE-3 checkpoint, whose `d2t`
+            counts: a safetensors file, one of torch.save, or the folder of one, whole or in shards.
         target_size: `V_t`, the width of the target's logits.
-        kind: what the numbers are. None: a list holds ids, a checkpoint `d2t` of the convention
-            that fits. `"d2t"` reads a bare list as `d2t`; `"d2t-offset"` and `"d2t-absolute"` say
-            its convention.
+        stored: as in `from_d2t`.
         mask_repeats: whether an id that is listed again gets -1 there, which masks that row. A list
             by FR-Spec's script may end with end tokens that it has already. A `d2t` has none.
 
@@ -70,18 +63,16 @@ def read_token_map(
         ...     read_token_map(f"{folder}/freq_3.pt", target_size=8).draft_ids.tolist()
         [7, 2, 4]
     """
-    if kind not in (None, *_KINDS):
-        raise ValueError(f"read_token_map: kind is {kind!r}; needs one of {', '.join(_KINDS)}")
     content = read_content(Path(path), target_size)
-    if isinstance(content, Tensor) and kind not in (None, "ids"):
-        content = D2T(content, None, None)
     try:
-        if isinstance(content, Tensor):
+        if not isinstance(content, D2T):
             return from_ids(content, target_size, mask_repeats=mask_repeats)
-        if kind == "ids":
-            raise TokenMapError("is read as d2t; needs another kind")
-        _refuse_other_head(content)
-        return from_d2t(content.d2t, target_size, t2d=content.t2d, stored=_convention(kind))
+        if content.head_rows not in (None, content.d2t.numel()):
+            raise TokenMapError(
+                f"d2t has {content.d2t.numel()} entries and lm_head.weight {content.head_rows} "
+                "rows; needs one for each row"
+            )
+        return from_d2t(content.d2t, target_size, t2d=content.t2d, stored=stored)
     except ValueError as error:
         raise TokenMapError(f"{path}: {error}") from error
 
@@ -89,17 +80,13 @@ def read_token_map(
 def from_ids(
     ids: Tensor | Sequence[int], target_size: int, *, mask_repeats: bool = False
 ) -> Vocabulary:
-    """The vocabulary of a head whose row i predicts target token `ids[i]`.
+    """Make the vocabulary of a head whose row i predicts target token `ids[i]`.
 
     An id that is listed twice is refused, unless its repeats are to be masked.
     """
     drafts = _integers("ids", ids, target_size)
-    outside = ((drafts < 0) | (drafts >= target_size)).nonzero()
-    if outside.numel():
-        at = int(outside[0])
-        raise TokenMapError(
-            f"ids[{at}] is {int(drafts[at])}; needs a target id from 0 to {target_size - 1}"
-        )
+    inside, needs = (drafts >= 0) & (drafts < target_size), f"0 to {target_size - 1}"
+    check_entries("ids", drafts, inside, f"a target id from {needs}", TokenMapError)
     if mask_repeats:
         order = drafts.argsort(stable=True)
         again = torch.zeros_like(drafts, dtype=torch.bool)
@@ -108,10 +95,7 @@ def from_ids(
     try:
         return Vocabulary(drafts, target_size)
     except ValueError as error:
-        raise TokenMapError(
-            f"{error}. Where offsets are meant, kind 'd2t'; to mask what is listed again, "
-            "mask_repeats=True"
-        ) from error
+        raise TokenMapError(f"{error}. To mask what is listed again, mask_repeats=True") from error
 
 
 def from_d2t(
@@ -119,9 +103,9 @@ def from_d2t(
     target_size: int,
     *,
     t2d: Tensor | None = None,
-    stored: Literal["offset", "absolute"] | None = None,
+    stored: Stored | None = None,
 ) -> Vocabulary:
-    """The vocabulary of an EAGLE-3 head, by its `d2t`, in any order of target ids.
+    """Make the vocabulary of an EAGLE-3 head, by its `d2t`, in any order of target ids.
 
     Args:
         d2t: `[V_d]` integers.
@@ -138,9 +122,9 @@ def from_d2t(
     places = torch.arange(offsets.numel(), device="cpu")
     readings = {"offset": offsets + places, "absolute": offsets}
     mask = None if t2d is None else _mask(t2d, target_size)
-    if stored not in _CONVENTIONS:
-        raise ValueError(f"from_d2t: stored is {stored!r}; needs 'offset', 'absolute' or None")
     if stored is not None:
+        if stored not in readings:
+            raise ValueError(f"from_d2t: stored is {stored!r}; needs 'offset', 'absolute' or None")
         readings = {stored: readings[stored]}
     wrong = {name: _misfit(ids, mask, target_size) for name, ids in readings.items()}
     fitting = [name for name, reason in wrong.items() if reason is None]
@@ -151,14 +135,13 @@ def from_d2t(
         first = {name: ids[:4].tolist() for name, ids in readings.items()}
         raise TokenMapError(
             f"d2t may be offsets (first tokens {first['offset']}) or target ids "
-            f"({first['absolute']}), and there is no t2d to tell; say which: kind 'd2t-offset' or "
-            "'d2t-absolute'"
+            f"({first['absolute']}), and there is no t2d to tell; say stored='offset' or 'absolute'"
         )
     return Vocabulary(readings[fitting[0]], target_size)
 
 
 def d2t_tensors(vocabulary: Vocabulary) -> dict[str, Tensor]:
-    """`d2t` `[V_d]` int64, offsets, and `t2d` `[V_t]` bool, for an EAGLE-3 checkpoint.
+    """Make `d2t` `[V_d]` int64, offsets, and `t2d` `[V_t]` bool, for an EAGLE-3 checkpoint.
 
     vLLM and SGLang read `d2t` alone, in any order of tokens. Trainers pick the target's logits by
     `t2d`, so for them the tokens have to be in ascending order. A drafter token without a target
@@ -171,7 +154,7 @@ def d2t_tensors(vocabulary: Vocabulary) -> dict[str, Tensor]:
 
 
 def write_d2t(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
-    """Writes `d2t_tensors` as safetensors, atomically.
+    """Write `d2t_tensors` as safetensors, atomically.
 
     An engine reads them from the drafter's own checkpoint, to which they have to be added.
     """
@@ -180,7 +163,7 @@ def write_d2t(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
 
 
 def write_hot_tokens(vocabulary: Vocabulary, path: str | PathLike[str]) -> None:
-    """Writes SGLang's `--speculative-token-map`, FR-Spec's list of ids, atomically.
+    """Write SGLang's `--speculative-token-map`, FR-Spec's list of ids, atomically.
 
     Raises:
         ValueError: a drafter token without a target id, which the list has no way to say.
@@ -194,36 +177,23 @@ def _known_ids(name: str, vocabulary: Vocabulary) -> Tensor:
     unknown = (vocabulary.draft_ids < 0).nonzero()
     if unknown.numel():
         raise ValueError(
-            f"{name}: drafter token {int(unknown[0])} has no target id, which the format cannot "
-            "say; needs a head without that row"
+            f"{name}: drafter token {int(unknown[0])} has no target id; needs a head without it"
         )
     return vocabulary.draft_ids
 
 
-def _convention(kind: Kind | None) -> Literal["offset", "absolute"] | None:
-    if kind == "d2t-offset":
-        return "offset"
-    return "absolute" if kind == "d2t-absolute" else None
-
-
-def _refuse_other_head(content: D2T) -> None:
-    if content.head_rows not in (None, content.d2t.numel()):
-        raise TokenMapError(
-            f"d2t has {content.d2t.numel()} entries and lm_head.weight {content.head_rows} rows; "
-            "needs one for each row"
-        )
-
-
 def _integers(name: str, values: Tensor | Sequence[int], target_size: int) -> Tensor:
-    tensor = on_host(values)
-    if (
-        tensor.dim() != 1
-        or not 1 <= tensor.numel() <= target_size  # an expanded tensor has any length in 8 bytes
-        or tensor.dtype not in INTEGERS
-    ):
+    needs = f"needs [V_d] target ids, integers with V_d from 1 to V_t = {target_size}"
+    try:
+        tensor = on_host(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # of text, a mapping, a meta tensor
+        raise TokenMapError(f"{name} is a {type(values).__name__}; {needs}") from error
+    plain = tensor.layout == torch.strided and tensor.dtype in _INTEGERS
+    # An expanded tensor has any length in 8 bytes.
+    if not plain or tensor.dim() != 1 or not 1 <= tensor.numel() <= target_size:
         raise TokenMapError(
-            f"{name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; needs [V_d] integers "
-            f"with V_d from 1 to V_t = {target_size}"
+            f"{name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; {needs} (of scores, "
+            "Vocabulary.most_likely keeps the highest)"
         )
     return tensor.to(torch.int64)
 

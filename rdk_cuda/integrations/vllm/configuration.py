@@ -1,4 +1,4 @@
-"""What a worker is configured with, and what it refuses before anything is loaded."""
+"""A worker's configuration, and its refusals before anything is loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TESTED = ("0.32.0", "0.33.0")
 SPECULATIVE_METHODS = ("draft_model", "eagle3")
 
 _KEY = "rdk_cuda"
-# What vLLM does with more than one rank of a kind. Data-parallel ranks of a dense model are engines
+# vLLM's use of more than one rank of a kind. Data-parallel ranks of a dense model are engines
 # of their own, which see a size of 1.
 _PARALLEL = {
     "pipeline_parallel_size": "drafts and decides on the last rank alone",
@@ -26,9 +26,12 @@ _PARALLEL = {
 class UnsupportedConfigurationError(ValueError):
     """A configuration of vLLM with which a worker of rdk_cuda would not be right."""
 
+    def __init__(self, said: str) -> None:
+        super().__init__(f"rdk_cuda.integrations.vllm: {said}")
 
-class Options(NamedTuple):
-    """What `--additional-config '{"rdk_cuda": {...}}'` says.
+
+class WorkerOptions(NamedTuple):
+    """The options in `--additional-config '{"rdk_cuda": {...}}'`.
 
     Attributes:
         drafter: a directory that `python -m rdk_cuda calibrate` has written, or None for the draft
@@ -46,8 +49,8 @@ class Options(NamedTuple):
     verify_on_shards: bool = False
 
 
-def options(vllm_config: Any) -> Options:
-    """Those of the configuration.
+def options(vllm_config: Any) -> WorkerOptions:
+    """Read the options from the configuration.
 
     Raises:
         UnsupportedConfigurationError: anything else under that key, or a key that is nearly it.
@@ -57,13 +60,13 @@ def options(vllm_config: Any) -> Options:
     for key in map(str, () if _KEY in given else given):  # the keys of other plugins are theirs
         named = "rdk" in re.split("[^a-z]", key.lower())
         near = get_close_matches(key.lower(), [_KEY], cutoff=0.85)
-        if named or near or key in Options._fields:
+        if named or near or key in WorkerOptions._fields:
             raise UnsupportedConfigurationError(
                 f"--additional-config has {key!r}, which nothing reads; name it {_KEY!r}, and have "
-                f"{', '.join(Options._fields)} inside of that"
+                f"{', '.join(WorkerOptions._fields)} inside of that"
             )
-    if isinstance(own, dict) and set(own) <= set(Options._fields):
-        found = Options(**own)
+    if isinstance(own, dict) and set(own) <= set(WorkerOptions._fields):
+        found = WorkerOptions(**own)
         named = found.drafter is None or isinstance(found.drafter, str)
         flags = all(isinstance(on, bool) for on in (found.compare_ranks, found.verify_on_shards))
         if named and flags and found.verification in list(METHODS):
@@ -89,11 +92,11 @@ def refuse_unsupported(
         UnsupportedConfigurationError: the first thing found, and what to do.
     """
     for said in _unsupported(vllm_config, uses_v2_model_runner, budgets_are_refused):
-        raise UnsupportedConfigurationError(f"rdk_cuda.integrations.vllm: {said}")
+        raise UnsupportedConfigurationError(said)
 
 
 def refuse_other_tokenizers(vllm_config: Any, has_another_tokenizer: bool) -> None:
-    """vLLM is to read the drafter's tokenizer if, and only if, it is another than the target's.
+    """Refuse vLLM's reading of the drafter's tokenizer unless it is another than the target's.
 
     Raises:
         UnsupportedConfigurationError: it does not know, or the drafter was not calibrated for it.
@@ -101,10 +104,10 @@ def refuse_other_tokenizers(vllm_config: Any, has_another_tokenizer: bool) -> No
     if vllm_config.speculative_config.use_heterogeneous_vocab == has_another_tokenizer:
         return
     raise UnsupportedConfigurationError(
-        "rdk_cuda.integrations.vllm: the drafter was calibrated for a target with another "
+        "the drafter was calibrated for a target with another "
         'tokenizer; add "use_heterogeneous_vocab": true to --speculative-config'
         if has_another_tokenizer
-        else "rdk_cuda.integrations.vllm: use_heterogeneous_vocab needs a drafter that "
+        else "use_heterogeneous_vocab needs a drafter that "
         "python -m rdk_cuda calibrate has written for a target with another tokenizer; name it in "
         "--additional-config, or leave use_heterogeneous_vocab out"
     )

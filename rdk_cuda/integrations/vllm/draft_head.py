@@ -13,7 +13,7 @@ from vllm.distributed import tensor_model_parallel_all_gather, tensor_model_para
 
 from ...affinity import Affinity
 from ...drafter import PrunedDrafter
-from ...dynamic_tokens import FullHead, dynamic_columns, window_of
+from ...dynamic_tokens import TokenHead, dynamic_columns, window_of
 from ...vocabulary import Vocabulary
 from ..draft_arena import DraftArena
 from ..huggingface.text_drafter import TokenMap
@@ -40,7 +40,7 @@ class DraftHead:
     arena: DraftArena
     counters: Counters
     window: int
-    _full_head: FullHead
+    _full_head: TokenHead
     _target: Any
     _calibrated: PrunedDrafter | TokenMap | None
 
@@ -62,7 +62,7 @@ class DraftHead:
         processor = getattr(model, "logits_processor", None)
         if head is None or processor is None or processor.logits_as_input:
             raise UnsupportedConfigurationError(
-                f"rdk_cuda.integrations.vllm: the drafter is a {type(model).__name__}, which has "
+                f"the drafter is a {type(model).__name__}, which has "
                 "no lm_head or no logits_processor; needs a causal language model with both"
             )
         shard = HeadShard(head)
@@ -100,24 +100,21 @@ class DraftHead:
         needs = [target_size, shard.rows.shape[1]]
         if got != needs:
             raise UnsupportedConfigurationError(
-                f"rdk_cuda.integrations.vllm: the calibrated drafter has [V_t, d] = {got}; the "
-                f"models that are served have {needs}: name the models that it was calibrated for"
+                f"the calibrated drafter has [V_t, d] = {got}; the served models have {needs}"
             )
         reduced = mapping is not None or shard.size < got[0]
         if drafter.dynamic_tokens is not None and drafter.lifted is None and reduced:
             raise UnsupportedConfigurationError(
-                "rdk_cuda.integrations.vllm: dynamic tokens need the full head for their logits, "
-                f"and that of the drafter has {shard.size} rows; calibrate with --dynamic 0"
+                f"dynamic tokens need a full head, not {shard.size} rows; use --dynamic 0"
             )
         return _moved(drafter, shard.rows)
 
     def _mapped(self, mapped: TokenMap, target_size: int, shard: HeadShard) -> PrunedDrafter:
-        """The whole head of a drafter with another tokenizer, and what it is to read."""
         affinity = mapped.affinity
         got = [affinity.target_size, affinity.draft_size]
         if got != [target_size, shard.size]:
             raise UnsupportedConfigurationError(
-                f"rdk_cuda.integrations.vllm: the affinity has [V_t, V_d] = {got}; the models that "
+                f"the affinity has [V_t, V_d] = {got}; the models that "
                 f"are served have {[target_size, shard.size]}: name those that it was made for"
             )
         self.read_as(mapped.reads.to(shard.rows.device))  # type: ignore[attr-defined]
@@ -125,14 +122,13 @@ class DraftHead:
             PrunedDrafter(mapped.vocabulary, affinity, *shard.whole(_all_gather)), shard.rows
         )
 
-    def _head_of_dynamic_tokens(self, shard: HeadShard) -> FullHead:
-        """The drafter's full head, or rows lifted from the target's."""
+    def _head_of_dynamic_tokens(self, shard: HeadShard) -> TokenHead:
         lifted, size = self.drafter.lifted, self.drafter.affinity.target_size
         if lifted is not None:
             head: Any = getattr(self._target, "lm_head", None)
             if getattr(head, "weight", None) is None or head.org_vocab_size < size:
                 raise UnsupportedConfigurationError(
-                    "rdk_cuda.integrations.vllm: the drafter's dynamic tokens take their logits "
+                    "the drafter's dynamic tokens take their logits "
                     f"from the target's head, and {type(self._target).__name__} has no lm_head "
                     f"with {size} rows; calibrate with --dynamic 0"
                 )
@@ -142,7 +138,7 @@ class DraftHead:
     def score(
         self, hidden: Tensor, contexts: Callable[[], Tensor]
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The logits of the next token, and the dynamic tokens with theirs if there are any.
+        """Score the next token, and the dynamic tokens if there are any.
 
         Args:
             hidden: `[B, d]`, the drafter's last hidden states.
@@ -167,7 +163,6 @@ class DraftHead:
             compare_ranks(what, own, _all_gather)
 
     def _processed(self, logits: Tensor) -> Tensor:
-        """As vLLM's `LogitsProcessor` does it for the drafter's own head."""
         processor = self.model.logits_processor  # type: ignore[attr-defined]
         if processor.soft_cap is not None:
             logits = torch.tanh(logits / processor.soft_cap) * processor.soft_cap
@@ -175,7 +170,6 @@ class DraftHead:
 
 
 def _moved(drafter: PrunedDrafter, like: Tensor) -> PrunedDrafter:
-    """The drafter on the device and in the dtype of the model's head."""
     own = drafter.in_dtype(like.dtype)
     return replace(
         own,

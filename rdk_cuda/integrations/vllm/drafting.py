@@ -1,6 +1,6 @@
 """vLLM's proposers with `rdk::draft` in place of their draw from the drafter's head.
 
-A proposer's forward passes stay vLLM's. What was drawn from lies in a `DraftArena` until the next
+A proposer's forward passes stay vLLM's. The logits of drafts lie in a `DraftArena` until the next
 step verifies it: the slot of a request is its place in the batch that drafted. vLLM itself carries
 tokens only.
 """
@@ -27,12 +27,11 @@ class _Drafting(DraftHead):
     _first: Tensor
 
     def serve(self, requests: Requests, calibrated: PrunedDrafter | TokenMap | None) -> Any:
-        """Whom to draft for, and with which drafter; None for the model's own head."""
+        """Set the requests and the drafter; None for the model's own head."""
         self._requests, self._calibrated = requests, calibrated
         return self
 
     def set_inputs_first_pass(self, *args: Any, **kwargs: Any) -> tuple[int, Tensor, Any]:
-        """Also notes the position of the first drafted token of each request."""
         inputs: tuple[int, Tensor, Any] = super().set_inputs_first_pass(  # type: ignore[misc]
             *args, **kwargs
         )

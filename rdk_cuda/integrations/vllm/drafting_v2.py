@@ -1,6 +1,6 @@
 """Model runner V2's speculators with `rdk::draft` in place of their draw from the drafter's head.
 
-A speculator's forward passes stay vLLM's. What was drawn from lies in a `DraftArena` by the slot of
+A speculator's forward passes stay vLLM's. The logits of drafts lie in a `DraftArena` by the slot of
 each request, which V2 calls its index, until the next step verifies it. Nothing is read on the
 host, so steps may be scheduled before the tokens of the one before are known there.
 """
@@ -27,7 +27,7 @@ class Speculator(DraftHead):
     _request_states: Any
 
     def serve(self, request_states: Any, calibrated: PrunedDrafter | TokenMap | None) -> Any:
-        """Whose tokens to read, and with which drafter to draft; None for the model's own head."""
+        """Set the requests' states and the drafter; None for the model's own head."""
         self._request_states, self._calibrated = request_states, calibrated
         return self
 
@@ -43,7 +43,7 @@ class Speculator(DraftHead):
         spec_step_idx: int = 0,
         num_steps: int = 1,
     ) -> Tensor:
-        """vLLM's arguments and result; `draft_logits` is None, as vLLM keeps none."""
+        """Draft, with vLLM's arguments; `draft_logits` is None, as vLLM keeps none."""
         states, drafts = self._request_states, self.draft_tokens  # type: ignore[attr-defined]
         # The runner has entered the tokens that the step decided by then.
         logits, tokens, columns = self.score(
@@ -96,7 +96,7 @@ _SPECULATORS: dict[str, type[Any]] = {"draft_model": _DraftModel, "eagle3": _Eag
 def speculator_for(
     runner: Any, vllm_config: Any, calibrated: PrunedDrafter | TokenMap | None
 ) -> Any:
-    """The speculator of the configuration, for a runner that has loaded no model yet."""
+    """Make the configuration's speculator, for a runner that has loaded no model yet."""
     speculative = vllm_config.speculative_config
     _name_aux_layers(speculative.draft_model_config.hf_config)
     own = _SPECULATORS[speculative.method](vllm_config, runner.device)

@@ -1,4 +1,4 @@
-"""What a worker counts, and how it comes to `/metrics` of vLLM's server.
+"""A worker's counters, and their way to `/metrics` of vLLM's server.
 
 vLLM's `stat_logger_plugins` are shown what its scheduler knows, and nothing of a worker. So a
 worker adds up on its device, and writes the sums into a file now and then. The server's process
@@ -124,7 +124,7 @@ class Counters:
             self._sums[_COUNTED.index(("drafted_tokens", "known"))] -= drafts
 
     def read(self) -> dict[str, int]:
-        """The sums, by `NAME.VALUE`, up to the last step whose tokens are known."""
+        """Return the sums, by `NAME.VALUE`, up to the last step whose tokens are known."""
         names = (f"{name}.{value}" for name, value in _COUNTED)
         return dict(zip(names, self._copy.tolist(), strict=True))
 
@@ -150,8 +150,6 @@ class Counters:
 
 
 class _Files:
-    """A collector of `prometheus_client` that adds up what the workers have written."""
-
     def describe(self) -> list[Any]:
         return []
 

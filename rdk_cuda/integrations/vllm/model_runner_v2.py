@@ -32,7 +32,7 @@ def last_tokens(
     draft_step: Tensor,
     window: int,
 ) -> Tensor:
-    """What sources of dynamic tokens read before a draft, of one shape for all CUDA graphs.
+    """Return the tokens that sources of dynamic tokens read, in one shape for all CUDA graphs.
 
     Args:
         all_token_ids: `[max_num_reqs, max_model_len]` int32, by slot. total_len:
@@ -65,7 +65,7 @@ def sample_draft(
     dynamic_tokens: Tensor | None = None,
     dynamic_logits: Tensor | None = None,
 ) -> Tensor:
-    """`DraftModelSpeculator.sample_draft` of the model runner V2, after the draft model's head.
+    """Do `DraftModelSpeculator.sample_draft` of model runner V2, after the draft model's head.
 
     Args:
         logits: `[num_reqs, V_d]`, over the drafter's own vocabulary, unprocessed, in the arena's
@@ -75,7 +75,7 @@ def sample_draft(
         temperature: `[max_num_reqs]` float32, by slot. seeds: `[max_num_reqs]` int64, by slot.
         draft_step: one integer, 0 for the first draft of a step.
         arena: keeps `logits` for `rejection_sample`.
-        dynamic_tokens, dynamic_logits: `[num_reqs, C]`, as of `DraftArena.draft`.
+        dynamic_tokens, dynamic_logits: `[num_reqs, C]`, as in `DraftArena.draft`.
 
     Returns:
         `[num_reqs]` int64 target ids, -1 where a row of logits is no distribution.
@@ -122,7 +122,7 @@ def rejection_sample(
     top_p: Tensor | None = None,
     counters: Counters | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`rejection_sample` of the model runner V2, whose argument names these are.
+    """Do `rejection_sample` of the model runner V2, whose argument names these are.
 
     Args:
         target_logits: `[num_logits, V_t]`, processed: already divided by the temperature, with

@@ -1,4 +1,4 @@
-"""What vLLM loads from this package in every process: an entry point of `vllm.general_plugins`.
+"""The entry point of `vllm.general_plugins`, which vLLM loads in every process.
 
 It names the folder of our metrics, before vLLM starts other processes.
 
@@ -21,7 +21,7 @@ NOT_SERVED = "min_p and logit_bias parameters won't work with speculative decodi
 
 
 def registered() -> bool:
-    """Whether `register` has changed what vLLM checks, in this process."""
+    """Say whether `register` has changed what vLLM checks, in this process."""
     from vllm.sampling_params import SamplingParams
 
     return hasattr(getattr(SamplingParams, "_validate_spec_decode", None), "passes_rdk_cuda")

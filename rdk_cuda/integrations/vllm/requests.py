@@ -1,4 +1,4 @@
-"""What a worker knows of the running requests: their seeds, contexts and drafts."""
+"""The running requests of a worker: their seeds, contexts and drafts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Requests:
     def begin_step(
         self, scheduled: dict[str, int], has_grammar: bool, resumed: Iterable[str] = ()
     ) -> None:
-        """A step with these numbers of tokens; the batch is the same until the next one.
+        """Begin a step with these numbers of tokens; the batch is the same until the next one.
 
         Requests that were preempted and are resumed have lost their drafts, whatever they were.
         """
@@ -91,7 +91,7 @@ class Requests:
         return known
 
     def outputs(self, padding: int) -> Tensor:
-        """`[B, n]` int32, what each request has put out before this step, then `padding`."""
+        """Return `[B, n]` int32, what each request has put out before this step, then `padding`."""
         batch, size = self.runner.input_batch, len(self.ids)
         first = torch.from_numpy(batch.num_prompt_tokens)[:size, None]
         counts = torch.from_numpy(batch.num_tokens_no_spec)[:size, None] - first
@@ -104,7 +104,7 @@ class Requests:
         return tokens.gather(1, places.clamp(min=0).long()).masked_fill_(places < 0, missing)
 
     def begin_drafts(self) -> None:
-        """The batch drafts, each request into the slot of its place.
+        """Begin drafts, each request's in the slot of its place.
 
         While a prefill goes on, vLLM drops what is drafted behind it, so that has no slot.
         """
@@ -120,10 +120,10 @@ class Requests:
     def forbidden_drafts(
         self, slots: Sequence[int], num_drafts: Sequence[int], positions: Tensor
     ) -> dict[int, int]:
-        """The drafts that requests lost because a grammar forbids them, and for no other reason.
+        """Find the drafts that requests lost because a grammar forbids them, for no other reason.
 
-        vLLM's scheduler drops a draft that a grammar forbids, with those behind it. That makes
-        whether a position is drafted depend on the token drawn there (DESIGN section 5). The
+        vLLM's scheduler drops a draft that a grammar forbids, with those behind it. So
+        whether a position is drafted depends on the token drawn there (DESIGN section 5). The
         scheduler also drops drafts for which a step or the context has no room, which depends on no
         token. Where that limit is reached, the draft would have ended there in any case.
 

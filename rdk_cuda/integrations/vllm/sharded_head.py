@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...drafter import LiftedHead, LiftedRows
-from ...dynamic_tokens import FullHead
+from ...dynamic_tokens import TokenHead
 from ...dynamic_tokens.columns import logits_of
 
 Collective = Callable[[Tensor], Tensor]
@@ -38,16 +38,16 @@ class HeadShard:
         self.rows, self.bias = rows[:count], None if bias is None else bias[:count]
 
     def whole(self, all_gather: Collective) -> tuple[Tensor, Tensor | None]:
-        """`[size, d]` and `[size]`, on every rank. `all_gather` joins along the first dimension."""
+        """Gather `[size, d]` and `[size]` on every rank, joined along the first dimension."""
         if self._ranks == 1:
             return self.rows, self.bias
         rows, bias = self._padded
         gathered = None if bias is None else all_gather(bias)[: self.size]
         return all_gather(rows)[: self.size], gathered
 
-    def logits(self, all_reduce: Collective, lifted: LiftedRows | None) -> FullHead:
-        """What gives dynamic tokens their logits, or lifts them from this, the target's, head."""
-        own: FullHead = (self.rows, self.bias)
+    def logits(self, all_reduce: Collective, lifted: LiftedRows | None) -> TokenHead:
+        """Make the head of dynamic tokens, or lift it from this, the target's, head."""
+        own: TokenHead = (self.rows, self.bias)
         if lifted is not None:
             prior = lifted.log_prior[self.start :][: len(self.rows)]
             own = LiftedHead(replace(lifted, log_prior=prior), self.rows)
@@ -67,7 +67,7 @@ class ShardedHead:
     """
 
     def __init__(
-        self, own: FullHead, start: int, count: int, size: int, all_reduce: Collective
+        self, own: TokenHead, start: int, count: int, size: int, all_reduce: Collective
     ) -> None:
         self._own, self._start, self._count, self.size = own, start, count, size
         self._all_reduce = all_reduce

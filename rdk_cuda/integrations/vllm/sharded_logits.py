@@ -30,13 +30,12 @@ class ShardedLogits:
         local = getattr(model, "compute_logits_local", None)
         if local is None:
             raise UnsupportedConfigurationError(
-                "rdk_cuda.integrations.vllm: the target has no compute_logits_local, which "
+                "the target has no compute_logits_local, which "
                 'verify_on_shards needs; leave "verify_on_shards" out'
             )
         self._whole, self._local, self._requests = model.compute_logits, local, requests
 
     def __call__(self, hidden_states: Tensor) -> Any:
-        """As `compute_logits`; of a step that is decided on shards, this rank's columns."""
         requests = self._requests
         first, requests.may_shard = requests.may_shard, False
         sampling = requests.runner.input_batch.sampling_metadata

@@ -28,7 +28,7 @@ from vllm.v1.sample.ops.bad_words import apply_bad_words
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
 
-class Rows(NamedTuple):
+class LogitRows(NamedTuple):
     """Which request a row of logits belongs to, and which place in it.
 
     Attributes:
@@ -44,8 +44,8 @@ class Rows(NamedTuple):
     place: Tensor
 
     @classmethod
-    def of(cls, num_drafts: Sequence[int], device: torch.device) -> Rows:
-        """Those of requests with these numbers of drafts."""
+    def of(cls, num_drafts: Sequence[int], device: torch.device) -> LogitRows:
+        """Make those of requests with these numbers of drafts."""
         counts = [drafts + 1 for drafts in num_drafts]
         offsets = torch.tensor([0, *accumulate(counts)], dtype=torch.int64, device=device)
         request = torch.arange(len(counts), device=device).repeat_interleave(
@@ -55,7 +55,7 @@ class Rows(NamedTuple):
         return cls(counts, offsets, request, place)
 
     def places(self, requests: Iterable[int]) -> list[tuple[int, int, int]]:
-        """Each row of these requests: its number, its request, and its place there."""
+        """List the rows of these requests: each one's number, its request, and its place there."""
         first = [0, *accumulate(self.counts)]
         return [(first[b] + j, b, j) for b in requests for j in range(self.counts[b])]
 
@@ -68,7 +68,7 @@ class Processed(NamedTuple):
 
     Attributes:
         logits: `[R, V_t]`. temperature: `[B]` float32, what they are still to be divided by.
-        top_k: `[B]` int32; top_p, min_p: `[B]` float32. What they are still to be truncated by.
+        top_k: `[B]` int32; top_p, min_p: `[B]` float32. The limits that are still to be applied.
     """
 
     logits: Tensor
@@ -93,12 +93,12 @@ def processed(
     logits: Tensor,
     sampling: Any,
     temperature: Tensor,
-    rows: Rows,
+    rows: LogitRows,
     drafts: Tensor,
     outputs: Callable[[int], Tensor],
     truncate: bool,
 ) -> Processed:
-    """The target's rows as the requests' parameters want them.
+    """Apply the requests' parameters to the target's rows.
 
     Args:
         logits: `[R, V_t]`, with `-inf` where a grammar forbids a token. They are not changed.
@@ -133,7 +133,7 @@ def processed(
 
 
 def _truncated(
-    logits: Tensor, limits: tuple[Tensor | None, ...], temperature: Tensor, rows: Rows
+    logits: Tensor, limits: tuple[Tensor | None, ...], temperature: Tensor, rows: LogitRows
 ) -> Tensor:
     """Divided by the temperature, and `-inf` where min-p, top-k or top-p leave a token out."""
     top_k, top_p, min_p = (None if limit is None else limit[rows.request] for limit in limits)
@@ -176,7 +176,7 @@ def _min_p(sampling: Any) -> Tensor | None:
     return None
 
 
-def _masks(sampling: Any, rows: Rows) -> list[Any]:
+def _masks(sampling: Any, rows: LogitRows) -> list[Any]:
     steps: list[Any] = []
     if sampling.allowed_token_ids_mask is not None:
         mask = sampling.allowed_token_ids_mask
@@ -197,7 +197,7 @@ def _masks(sampling: Any, rows: Rows) -> list[Any]:
     return steps
 
 
-def _biases(sampling: Any, rows: Rows) -> list[Any]:
+def _biases(sampling: Any, rows: LogitRows) -> list[Any]:
     steps: list[Any] = []
     for processor in _biasing(sampling):
         if isinstance(processor, MinTokensLogitsProcessor):
@@ -213,7 +213,6 @@ def _biases(sampling: Any, rows: Rows) -> list[Any]:
 
 
 def _biasing(sampling: Any) -> list[Any]:
-    """The processors that some request needs."""
     return [
         processor
         for processor in sampling.logitsprocs.non_argmax_invariant
@@ -225,7 +224,7 @@ def _biasing(sampling: Any) -> list[Any]:
     ]
 
 
-def _biased(logits: Tensor, processor: Any, rows: Rows) -> Tensor:
+def _biased(logits: Tensor, processor: Any, rows: LogitRows) -> Tensor:
     places = [
         (row, token, bias)
         for row, request, _ in rows.places(processor.biases)
@@ -242,7 +241,7 @@ def _biased(logits: Tensor, processor: Any, rows: Rows) -> Tensor:
 
 
 def _penalties(
-    sampling: Any, rows: Rows, drafts: Tensor, outputs: Callable[[int], Tensor]
+    sampling: Any, rows: LogitRows, drafts: Tensor, outputs: Callable[[int], Tensor]
 ) -> list[Any]:
     if sampling.no_penalties:
         return []

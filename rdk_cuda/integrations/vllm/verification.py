@@ -19,14 +19,14 @@ from vllm.v1.sample.sampler import Sampler
 from ...functional import Method
 from .metrics import Counters
 from .requests import Requests
-from .target_logits import Processed, Rows, processed
+from .target_logits import LogitRows, Processed, processed
 
 
 class TokenSampler(Sampler):  # type: ignore[misc]
     """`Sampler` of a step without drafts; and what both samplers share, `decide`."""
 
     def serve(self, requests: Requests, proposer: Any, method: Method) -> TokenSampler:
-        """Whose requests to decide, whose drafts, and by which method of `rdk_cuda.verify`."""
+        """Set the requests, the proposer, and the method of `rdk_cuda.verify`."""
         self.requests, self.proposer, self.method = requests, proposer, method
         return self
 
@@ -37,7 +37,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         predict_bonus_token: bool = False,
         logprobs_mode_override: Any = None,
     ) -> Any:
-        """vLLM's arguments and result."""
+        """Decide a step without drafts, with vLLM's arguments."""
         if sampling_metadata is not self.requests.runner.input_batch.sampling_metadata:
             return super().forward(  # a run without requests, to warm up
                 logits, sampling_metadata, predict_bonus_token, logprobs_mode_override
@@ -47,14 +47,9 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         return self.decide(logits, sampling_metadata, [0] * len(logits), none, last)
 
     def decide(
-        self,
-        logits: Tensor,
-        sampling: Any,
-        num_drafts: list[int],
-        drafts: Tensor,
-        inputs: Tensor,
+        self, logits: Tensor, sampling: Any, num_drafts: list[int], drafts: Tensor, inputs: Tensor
     ) -> Any:
-        """The tokens of a step, and their logprobs if any are asked for.
+        """Decide the tokens of a step, and their logprobs if any are asked for.
 
         Args:
             logits: `[R, V_t]`, for each request its drafts' rows and then one more; or this rank's
@@ -64,7 +59,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             inputs: `[R]`, where among the step's input tokens each row's is.
         """
         device, batch = logits.device, len(num_drafts)
-        rows = Rows.of(num_drafts, device)
+        rows = LogitRows.of(num_drafts, device)
         temperature = sampling.temperature
         if temperature is None:
             temperature = torch.zeros(batch, dtype=torch.float32, device=device)
@@ -133,9 +128,8 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         return tokens
 
     def _logprobs(
-        self, logits: Tensor, target: Processed, sampling: Any, rows: Rows, tokens: Tensor
+        self, logits: Tensor, target: Processed, sampling: Any, rows: LogitRows, tokens: Tensor
     ) -> Any:
-        """Of the decided tokens, in vLLM's layout: a row for each place of `tokens`."""
         asked, named = sampling.max_num_logprobs, sampling.logprob_token_ids
         if asked is None and not named:
             return None
@@ -209,7 +203,7 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
     def forward(
         self, metadata: Any, draft_probs: Tensor | None, logits: Tensor, sampling_metadata: Any
     ) -> Any:
-        """vLLM's arguments and result."""
+        """Decide a step with drafts, with vLLM's arguments."""
         sampler: TokenSampler = self.sampler
         if sampling_metadata is not sampler.requests.runner.input_batch.sampling_metadata:
             return super().forward(metadata, draft_probs, logits, sampling_metadata)

@@ -63,7 +63,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
     def limits(
         self, idx_mapping: Tensor, idx_mapping_np: Any
     ) -> tuple[Tensor | None, Tensor | None]:
-        """`[B]` each, top-k and top-p; None where no request has it."""
+        """Return `[B]` each, top-k and top-p; None where no request has it."""
         states, slots = self.sampling_states, idx_mapping_np
         any_top_k = (states.top_k.np[slots] != states.vocab_size).any()
         any_top_p = (states.top_p.np[slots] != 1.0).any()
@@ -82,7 +82,6 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         top_k: Tensor | None,
         top_p: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """As `model_runner_v2.rejection_sample`, with at least one token for each request."""
         states = self.sampling_states
         sampled, num_sampled = rejection_sample(
             logits,
@@ -121,7 +120,7 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
         draft_logits: Tensor | None = None,
         invalid_drafts: Tensor | None = None,
     ) -> Any:
-        """vLLM's arguments and result."""
+        """Decide a step with drafts, with vLLM's arguments."""
         self._compared = None
         if invalid_drafts is not None:
             slots = len(self.sampler.needs_logits_processing)
@@ -159,7 +158,6 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
         seq_lens_upper_bound_np: Any,
         verify_draft_sampled: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """vLLM's arguments and result."""
         sampler: TokenSampler = self.sampler
         if self._compared is not None:
             compared = self._compared[expanded_idx_mapping]
@@ -187,6 +185,6 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
 
 
 def samplers_for(runner: Any, method: Method) -> tuple[TokenSampler, Verifier]:
-    """In the place of those of a runner that has loaded its models."""
+    """Make the samplers of a runner that has loaded its models."""
     sampler = TokenSampler(runner.sampler, runner.speculator, method)
     return sampler, Verifier(sampler, runner.speculative_config, runner.device)

@@ -19,7 +19,7 @@ from ..huggingface.saved_drafter import load_pruned
 from ..huggingface.text_drafter import is_text_drafter, load_token_map
 from .configuration import (
     TESTED,
-    Options,
+    WorkerOptions,
     options,
     refuse_other_tokenizers,
     refuse_unsupported,
@@ -36,14 +36,11 @@ _LOGGER = init_logger(f"vllm.{__name__}")  # under the name that vLLM configures
 
 
 def _is_true_here(record: logging.LogRecord) -> bool:
-    """Leave out what vLLM says of every speculation: both are served (`add_processors`)."""
     return NOT_SERVED not in record.getMessage()
 
 
 class _Serving:
-    """What both workers add to vLLM's."""
-
-    _options: Options
+    _options: WorkerOptions
     _requests: Requests | None = None  # with model runner V1
     _verifier: Any = None  # with model runner V2
     _on_shards = False
@@ -75,7 +72,6 @@ class _Serving:
             self._requests = _serve(runner, config, calibrated, self._options)
 
     def load_model(self, **kwargs: Any) -> None:
-        """Also replaces what is made here: samplers of model runner V2, logits for shards."""
         super().load_model(**kwargs)  # type: ignore[misc]
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         if self.use_v2_model_runner:  # type: ignore[attr-defined]
@@ -92,12 +88,10 @@ class _Serving:
 
     @property
     def _drafting(self) -> Any:
-        """Our proposer (V1) or speculator (V2)."""
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         return runner.speculator if self.use_v2_model_runner else runner.drafter  # type: ignore[attr-defined]
 
     def _described(self) -> str:
-        """What is served, for vLLM's log."""
         drafter: PrunedDrafter = self._drafting.drafter
         affinity, source = drafter.affinity, cast(Any, drafter.dynamic_tokens)
         virtual = affinity.draft_size - drafter.vocabulary.draft_size
@@ -110,7 +104,6 @@ class _Serving:
         )
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """Also notes what is scheduled, and publishes what was counted."""
         if self._requests is not None:
             self._requests.begin_step(
                 scheduler_output.num_scheduled_tokens,
@@ -126,7 +119,6 @@ class _Serving:
         return super().execute_model(scheduler_output)  # type: ignore[misc]
 
     def take_draft_token_ids(self) -> Any:
-        """Also notes whose drafts the scheduler compares with their grammars now."""
         taken = super().take_draft_token_ids()  # type: ignore[misc]
         if self._verifier is not None and taken is not None:
             handler = self.model_runner.draft_tokens_handler  # type: ignore[attr-defined]
@@ -135,7 +127,6 @@ class _Serving:
         return taken
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        """Also forgets whose drafts were compared: those of this step."""
         made = super().sample_tokens(grammar_output)  # type: ignore[misc]
         if self._verifier is not None:
             self._verifier.validated = frozenset()
@@ -158,12 +149,11 @@ class GPUWorker(_Serving, EngineGPUWorker):  # type: ignore[misc]
     V1 needs `--no-async-scheduling`, and V2 must not have it.
 
     Raises:
-        UnknownEngineError, UnsupportedConfigurationError, SavedDrafterError: as of `CPUWorker`.
+        UnknownEngineError, UnsupportedConfigurationError, SavedDrafterError: as in `CPUWorker`.
     """
 
 
-def _serve(runner: Any, vllm_config: Any, calibrated: Any, own_options: Options) -> Requests:
-    """Replace the runner's proposer and samplers."""
+def _serve(runner: Any, vllm_config: Any, calibrated: Any, own_options: WorkerOptions) -> Requests:
     scheduler, speculative = vllm_config.scheduler_config, vllm_config.speculative_config
     most = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
     requests = Requests(runner, most, scheduler.long_prefill_token_threshold)

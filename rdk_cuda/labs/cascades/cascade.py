@@ -14,10 +14,9 @@ from ...decoding.generation import Batch, Continuation
 from ...decoding.models import CausalModel, Output
 from ...decoding.proposal import Proposal, Step, padded
 from ...decoding.proposers import DrafterChain, Proposer
-from ...decoding.reading import reading_of
 from ...decoding.rules import Decided, Logprobs, Verification
+from ...decoding.target_reading import reading_of
 from ...decoding.trees import branch
-from ...dynamic_tokens import DynamicTokens, FullHead
 from ...functional import Method
 
 
@@ -31,9 +30,10 @@ class Cascade(DrafterChain):
     Args:
         inner: proposes to the drafter, in target tokens: n-grams, the chain of a smaller drafter
             with an affinity of its own, or another cascade.
-        drafter, affinity, draft_length, draft_temperature, truncate_drafts, dynamic_tokens,
-            full_head: as of `DrafterChain`. Every sequence drafts K tokens where there is room.
+        drafter, affinity, draft_length: as in `DrafterChain`. Every sequence drafts K tokens where
+            there is room.
         method: how the drafter judges: of `rdk_cuda.verify`.
+        options: the others of `DrafterChain`, without length.
 
     Raises:
         ValueError: a `StateDrafter`, which cannot read several tokens ahead of the target, and
@@ -61,21 +61,10 @@ class Cascade(DrafterChain):
         affinity: Affinity,
         *,
         draft_length: int = 8,
-        draft_temperature: float | None = None,
-        truncate_drafts: bool = True,
-        dynamic_tokens: DynamicTokens | None = None,
-        full_head: FullHead | None = None,
         method: Method = "token",
+        **options: Any,
     ) -> None:
-        super().__init__(
-            drafter,
-            affinity,
-            draft_length=draft_length,
-            draft_temperature=draft_temperature,
-            truncate_drafts=truncate_drafts,
-            dynamic_tokens=dynamic_tokens,
-            full_head=full_head,
-        )
+        super().__init__(drafter, affinity, draft_length=draft_length, **options)
         if self._state_drafter is not None:
             raise ValueError(
                 f"Cascade: drafter is a {type(drafter).__name__}, which reads the target's states "
@@ -84,21 +73,18 @@ class Cascade(DrafterChain):
         if inner.drawn_with is not None:
             self._refuse_unreadable(inner.drawn_with)
         self.inner = inner
-        # What was not drawn is judged without one.
+        # Fixed tokens are judged without one.
         self.rule = Verification(inner.drawn_with or affinity, method)
 
     def reset(self, batch_size: int) -> None:
-        """As `Proposer.reset`."""
         super().reset(batch_size)
         self.inner.reset(batch_size)
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        """As `Proposer.rollback`."""
         super().rollback(lengths)
         self.inner.rollback(lengths)
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
-        """As `Proposer.propose`: the loop of `decode`, on the drafter, up to K tokens."""
         places, link = self._places(sequences, step), self.first_link(step)
         own = [
             Continuation(s.tokens, s.length, s.length, s.length + max(count, 0), ())
@@ -157,7 +143,6 @@ class _Stage:
     def __call__(
         self, output: Output, proposal: Proposal, step: Step, logprobs: Logprobs, **limits: Any
     ) -> Decided:
-        """As `Rule`; the limits are the drafter's, of its own columns."""
         columns, own = self._columns(output, proposal), self.cascade
         q = functional.redistribute(
             output.logits, own.affinity, self.temperature, **columns, **self.limits
@@ -173,7 +158,6 @@ class _Stage:
         return decided
 
     def _columns(self, output: Output, proposal: Proposal) -> dict[str, Tensor]:
-        """The dynamic tokens behind each sequence and each node."""
         tokens, (batch, nodes) = proposal.tokens.tolist(), proposal.tokens.shape
         chain = [list(range(-1, nodes - 1))] * batch
         parents = chain if proposal.parents is None else proposal.parents.tolist()
@@ -187,7 +171,6 @@ class _Stage:
         return self.cascade._dynamic_of_rows(self.sequences, paths, output)
 
     def _keep(self, given: dict[str, Tensor], decided: Decided) -> None:
-        """The rows of decided tokens, each at its place in the draft."""
         index = []
         for b, (s, new) in enumerate(zip(self.sequences, decided.tokens, strict=True)):
             nodes = range(len(new) - 1) if decided.paths is None else decided.paths[b]

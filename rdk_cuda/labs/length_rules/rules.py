@@ -16,7 +16,6 @@ class Confidence:
     at_least: float = 0.4
 
     def __call__(self, drafted: Drafted) -> Tensor:
-        """As `Length`."""
         return drafted.probs[:, -1] >= self.at_least
 
 
@@ -31,5 +30,4 @@ class EntropyBound:
     gamma: float = 0.2
 
     def __call__(self, drafted: Drafted) -> Tensor:
-        """As `Length`."""
         return 1 - (self.gamma * drafted.entropies[:, -1]).sqrt() >= self.at_least

@@ -24,19 +24,19 @@ _OPTIONS = {"draft_temperature", "truncate_drafts", "vocabulary", "dynamic_token
 
 
 class ParallelDecoder(SpeculativeDecoder):
-    """Continues prompts, one after the other, with copies of the target in their own processes.
+    """Continue prompts, one after the other, with copies of the target in their own processes.
 
     Speculation parallelism, or DSI (Timor et al., arXiv:2405.14105): the drafter does not wait. It
     drafts up to the first rejection, and each L drafts go to a free copy of the target.
     Where that is expected to be slower, because targets are few or little is accepted,
-    it drafts and verifies in turn, with one of them. What a target that dies was reading, another
-    reads. After a call that was interrupted, as by Ctrl-C, the next one is right.
+    it drafts and verifies in turn, with one of them. Another target reads for one
+    that dies. After a call that was interrupted, as by Ctrl-C, the next one is right.
 
     Args:
         targets: each makes a copy of the target, in its own process: functions of a module, or
             `functools.partial`s of one, such as `partial(load, directory, device="cuda:1")`. A
             program that is run as a script needs `if __name__ == "__main__":`.
-        drafter, affinity: as of `SpeculativeDecoder`, in this process; not a `StateDrafter`.
+        drafter, affinity: as in `SpeculativeDecoder`, in this process; not a `StateDrafter`.
         lookahead: L, for DSI in any case. Tokens are then those of a `SpeculativeDecoder` with
             `draft_length=max_new_tokens`, from the same logits. None: whatever is the fastest by
             what was measured so far. The tokens' distribution is the same, but which tokens they
@@ -109,7 +109,6 @@ class ParallelDecoder(SpeculativeDecoder):
         return Generation([s.new for s in batch.sequences], statistics, logprobs)
 
     def _continue(self, b: int, batch: Batch, hooks: Hooks, statistics: Statistics) -> list[float]:
-        """Sequence b up to its end; its log-probabilities."""
         s, one = batch.sequences[b], slice(b, b + 1)
         limits = {name: values[one] for name, values in batch.limits.items()}
         own = Batch([s], batch.temperature[one], batch.seeds[one], limits)
@@ -145,7 +144,7 @@ class ParallelDecoder(SpeculativeDecoder):
         return logprobs
 
     def _planned(self) -> Plan:
-        """What is fastest by the newest measurements; without any, pieces for whoever is free."""
+        """Plan by the newest measurements; without any, pieces for whoever is free."""
         passes = self._workers.latencies
         if self.lookahead is not None or not (passes and self._draft_times and self._accepted):
             return Plan(self.lookahead or 1)

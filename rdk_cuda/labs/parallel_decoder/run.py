@@ -72,7 +72,7 @@ class Run:
         self._none = Draft.without_distribution(tokens, seeds=step.seeds, positions=step.positions)
 
     def parts(self) -> Generator[Part]:
-        """What is decided, as soon as it is. Close it when the sequence ends."""
+        """Yield parts as soon as they are decided. Close it when the sequence ends."""
         judged: dict[int, tuple[int, Part]] = {}
         row, part = 0, None
         while part is None or part.end is None:
@@ -95,7 +95,6 @@ class Run:
                 yield part
 
     def _send(self) -> None:
-        """Give waiting workers what was lost, then what is due: the first row, and L after L."""
         while self._lost and self._give(self._lost[-1]):
             self._lost.pop()
         while (rows := self._drafted + 1 - self._sent) > 0:
@@ -137,7 +136,6 @@ class Run:
         return True
 
     def _judge(self, piece: Piece, rows: Tensor) -> Part:
-        """As one `verify` of the whole run has it in these rows."""
         # Row j was sent with j drafts, and one more was drafted since, or none is any more.
         last = piece.end > self._drafted
         count = piece.end - piece.first - last

@@ -1,4 +1,4 @@
-"""Copies of the target, each in a process of its own with its own cache.
+"""Copy of the target, each in a process of its own with its own cache.
 
 Messages go through sockets and logits through shared memory. A socket says at once that the process
 at its other end has died, and the others go on; a group of torch.distributed is lost with a member.
@@ -224,7 +224,6 @@ class Workers:
         self._workers.clear()
 
     def _started(self, worker: _Worker, deadline: float) -> float:
-        """The context of its target."""
         answer = array("q")
         with suppress(OSError):
             if wait([worker.pipe], max(0.0, deadline - time.monotonic())):
@@ -279,7 +278,6 @@ class Workers:
 
 
 def _serve(target: Factory, pipe: socket.socket, rows: Tensor) -> None:
-    """A worker's process: it reads what it is told until the drafter's process is gone."""
     # Ctrl-C reaches all processes of a terminal, and the drafter's ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe.setblocking(True)  # another process may begin with a default timeout for sockets

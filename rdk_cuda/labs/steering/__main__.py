@@ -23,7 +23,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def distill(arguments: argparse.Namespace) -> int:
-    """As `distill` of `python -m rdk_cuda`, and by default of what steers a drafter."""
     prepare_models(arguments, "rich")
     arguments.out = output_of(arguments)
     from rdk_cuda.cli.distill import trained
@@ -43,7 +42,6 @@ def distill(arguments: argparse.Namespace) -> int:
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """As `evaluate` of `python -m rdk_cuda`, of the drafter as it is steered."""
     prepare_models(arguments, "matplotlib", "rich")
     prepare_output(arguments.output)
     from rdk_cuda.cli.evaluate import methods_of, report

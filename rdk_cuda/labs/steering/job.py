@@ -31,11 +31,9 @@ class SteeredPair(ModelPair):
     steering: Steering = field(kw_only=True)
 
     def read(self, draft_length: int) -> Read:
-        """As `ModelPair.read`, as the drafter drafts."""
         return steered_read(self.target, self.drafter, self.steering, draft_length)
 
     def drafts_every(self, draft_length: int) -> int:
-        """As `ModelPair.drafts_every`."""
         return draft_length
 
 
@@ -82,7 +80,6 @@ class SteeredJob(Job):
 
     @property
     def body(self) -> list[torch.nn.Parameter]:
-        """As `Job.body`."""
         if self.arguments.train == STEERED:
             return list(self.models.steering.parameters())
         return super().body

@@ -1,8 +1,8 @@
 """A pretrained drafter, steered by the target's states (Berdoz et al., arXiv:2511.09844).
 
 The prompt is read unsteered, as in the paper. After that, all tokens that the drafter reads in a
-step are steered by one vector, made of the target's state at the last verified token. What is in
-the drafter's cache stays as the step that read it has made it.
+step are steered by one vector, made of the target's state at the last verified token. The drafter's
+cache stays as each step has made it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FILE = TensorFile("Steering", "rdk_cuda.steering", 1, _TENSORS, SavedDrafterErr
 
 
 class Steering(nn.Module):
-    """What is added in the MLP of each of a drafter's layers, made of the target's states.
+    """An addend in the MLP of each of a drafter's layers, made of the target's states.
 
     With the states s of three of the target's layers, one after the other,
     `vector = LayerNorm(mix(s))`, and the MLP of the drafter's layer l gives
@@ -145,7 +145,7 @@ class SteeredModel(HuggingFaceModel):
     """A steered drafter in the decoder, as `rdk_cuda.decoding.StateDrafter`.
 
     Args:
-        model, head, head_bias, return_hidden: as of `HuggingFaceModel`.
+        model, head, head_bias, return_hidden: as in `HuggingFaceModel`.
         steering: trained for this model and its target. Where its `out` is 0, the model drafts what
             it drafts without it.
 
@@ -245,16 +245,16 @@ class SteeredModel(HuggingFaceModel):
 def steered_read(
     target: Any, drafter: Any, steering: Steering, draft_length: int, *, prompt_length: int = 1
 ) -> Read:
-    """Reads a text as a steered drafter drafts it, with gradients for the steering: to train it.
+    """Read a text as a steered drafter drafts it, with gradients for the steering: to train it.
 
     Both models read the text once. Behind the prompt the text is cut into drafts of K tokens. All
     tokens of a draft are steered by the target's state before it, as `SteeredModel` does it where
-    every draft is accepted. As of `read_drafts`, there is no row after a text's first token.
+    every draft is accepted. As in `read_drafts`, there is no row after a text's first token.
 
     Of the drafter those parameters get gradients that require them, of the target none.
 
     Args:
-        target, drafter: Hugging Face models of one vocabulary, as of `calibration.read_models`.
+        target, drafter: Hugging Face models of one vocabulary, as in `calibration.read_models`.
         steering: on any device; its gradients are there.
         draft_length: K.
         prompt_length: how many tokens are read unsteered, at least 1.

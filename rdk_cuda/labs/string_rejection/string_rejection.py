@@ -19,6 +19,9 @@ from ...decoding.proposers import DrafterChain
 from ...decoding.text import TextDrafter
 from ...vocabulary.text_tokens import incomplete
 
+COLUMNS = 64
+"""The most tokens that continue what the newest target tokens may be the beginning of."""
+
 
 class StringRejection(DrafterChain):
     """String-level rejection sampling (SLRS, arXiv:2502.05202): target tokens by their strings.
@@ -31,16 +34,13 @@ class StringRejection(DrafterChain):
     Args:
         drafter: reads the target's text; with all of its own tokens, not pruned.
         target_size: V_t.
-        columns: the most tokens that are taken for such a continuation.
-        options: as of `DrafterChain`, without dynamic tokens.
+        options: as in `DrafterChain`, without dynamic tokens.
 
     Raises:
         ValueError: a drafter whose columns are not its own tokens.
     """
 
-    def __init__(
-        self, drafter: TextDrafter, target_size: int, *, columns: int = 64, **options: Any
-    ) -> None:
+    def __init__(self, drafter: TextDrafter, target_size: int, **options: Any) -> None:
         size, target = drafter.vocabulary_size, drafter.target_tokens
         if drafter.own.row_top.tolist() != list(range(size)):
             raise ValueError(
@@ -60,7 +60,7 @@ class StringRejection(DrafterChain):
             for at in range(1, len(ids)):
                 going_on[pieces[:at]].append((own, ids[at]))  # type: ignore[index]
         affinity = Affinity.from_rows(rows, target_size=target_size, bias=rule.bias)
-        self.text, self.columns = copy(drafter), columns
+        self.text = copy(drafter)
         self.text.drafter = self._both = _BothRows(drafter.drafter)
         super().__init__(self.text, affinity.to(drafter.device), **options)
         self._going_on = {
@@ -69,7 +69,6 @@ class StringRejection(DrafterChain):
         }
 
     def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
-        """As `Proposer.propose`."""
         self._temperature: Tensor = self.first_link(step)["temperature"]
         return super().propose(sequences, step)
 
@@ -79,7 +78,7 @@ class StringRejection(DrafterChain):
         Their psi, next to the newest token's psi, which the row behind it shares out.
         """
         logits = output.logits[:, 0].float()
-        shape = len(logits), self.columns
+        shape = len(logits), COLUMNS
         tokens = torch.full(shape, -1, dtype=torch.int32, device=logits.device)
         added = logits.new_zeros(shape)
         for b, before, newest, pieces in self._newest():
@@ -90,7 +89,7 @@ class StringRejection(DrafterChain):
             seen = logits[b].masked_fill(self.affinity.bias == -torch.inf, -torch.inf)
             whole = at * (seen / at).logsumexp(0) if at else seen.max()
             psi = before[found[0]].float() + whole - before[newest].float()
-            best = psi.topk(min(self.columns, len(psi)))
+            best = psi.topk(min(COLUMNS, len(psi)))
             tokens[b, : len(best.values)] = found[1][best.indices].int()
             added[b, : len(best.values)] = best.values
         return {"dynamic_tokens": tokens, "dynamic_logits": added.to(output.logits)}
@@ -125,21 +124,17 @@ class _BothRows:
 
     @property
     def lengths(self) -> list[int]:
-        """As `CausalModel.lengths`."""
         return list(map(len, self._read))
 
     def reset(self, batch_size: int) -> None:
-        """As `CausalModel.reset`."""
         self.drafter.reset(batch_size)
         self._read = [[] for _ in range(batch_size)]
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        """As `CausalModel.rollback`; the drafter follows in the next pass."""
         for read, length in zip(self._read, lengths, strict=True):
             del read[length:]
 
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
-        """As `CausalModel.feed`; `keep` is 1 or 0."""
         starts = [
             len(read) - (k > 0 and len(new) == 1 and len(read) > 0)
             for read, new, k in zip(self._read, tokens, keep, strict=True)

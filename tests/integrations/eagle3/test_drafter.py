@@ -123,7 +123,7 @@ def test_every_node_of_a_tree_is_what_its_branch_read_at_once_shows(
     reading, drafter, affinity = pair(**variant)
     checked = Checked(drafter.network, LAYERS)
     checked.model = reading.model
-    tree = DrafterTree(checked, affinity, nodes=7, passes=3, width=3, fixed_from=0.1)
+    tree = DrafterTree(checked, affinity, nodes=7, passes=3, width=3)
     decoder = SpeculativeDecoder(reading, proposer=tree)
     settings: dict[str, Any] = {"max_new_tokens": 12, "seeds": [1, 2, 3]}
     result = decoder.generate(PROMPTS, temperature=temperature, **settings)
@@ -240,7 +240,7 @@ def test_a_target_that_keeps_its_states_to_itself_is_refused() -> None:
 def test_tokens_without_a_state_before_them_are_refused() -> None:
     _, drafter, _ = pair()
     drafter.reset(1)
-    with pytest.raises(ValueError, match="the first token of a sequence has none"):
+    with pytest.raises(ValueError, match="keep is more than the tokens with a state"):
         drafter.feed([[5]], [1])
     with pytest.raises(ValueError, match="states are known of 0"):
         drafter.feed([[5, 3]], [1])

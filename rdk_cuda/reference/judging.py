@@ -25,7 +25,7 @@ from .random import (
 
 
 @dataclass(frozen=True)
-class Step:
+class SequenceStep:
     """One sequence's decoding step, or in a tree a part of it.
 
     Attributes:
@@ -55,12 +55,12 @@ class Step:
         return philox(self.key, self.position + j, purpose, attempt, branch)
 
 
-def decide(step: Step, method: int, greedy: bool) -> list[int]:
+def decide(step: SequenceStep, method: int, greedy: bool) -> list[int]:
     """The accepted drafts and one drawn token, -1 where there is none."""
     return by_block(step) if method == 1 and not greedy else by_token(step, greedy)
 
 
-def by_token(step: Step, greedy: bool) -> list[int]:
+def by_token(step: SequenceStep, greedy: bool) -> list[int]:
     """The same, one after the other."""
     tokens: list[int] = []
     while (p := step.target(j := len(tokens))) is not None:
@@ -75,13 +75,13 @@ def by_token(step: Step, greedy: bool) -> list[int]:
     return [*tokens, -1]
 
 
-def _accepts(step: Step, j: int, p: Tensor, q: Tensor, x: int, greedy: bool) -> bool:
+def _accepts(step: SequenceStep, j: int, p: Tensor, q: Tensor, x: int, greedy: bool) -> bool:
     if greedy:
         return bool(p[x] == 1)
     return below("accept", uniform(step.words(j, ACCEPT)[0]), q[x], p[x], step.record)
 
 
-def _draw_residual(step: Step, j: int, p: Tensor, q: Tensor) -> int:
+def _draw_residual(step: SequenceStep, j: int, p: Tensor, q: Tensor) -> int:
     """A token from ``max(p - q, 0)``, which is built only when every try has failed."""
     for attempt in range(TRIES):
         words = step.words(j, RESIDUAL, attempt)
@@ -94,7 +94,7 @@ def _draw_residual(step: Step, j: int, p: Tensor, q: Tensor) -> int:
     return draw(weights, step.words(j, DIRECT), partial(step.record, "direct"), scale=p)
 
 
-def by_block(step: Step) -> list[int]:
+def by_block(step: SequenceStep) -> list[int]:
     """The same: the longest prefix that wins its race, and the token that won it."""
     factors = [torch.ones((), dtype=torch.float32, device="cpu")]
     q_behind: list[Tensor] = []
@@ -116,7 +116,7 @@ def by_block(step: Step) -> list[int]:
     raise AssertionError("prefix 0 is never given up")
 
 
-def _race(step: Step, i: int, c: Tensor, q: Tensor | None) -> int | None:
+def _race(step: SequenceStep, i: int, c: Tensor, q: Tensor | None) -> int | None:
     """The token that wins at prefix i, -1 where p is no distribution; None: i is given up.
 
     Args:

@@ -11,6 +11,7 @@ from .network import Eagle3Config
 from .weights import CheckpointError
 
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+_IDS = "eagle_aux_hidden_state_layer_ids"
 _STATE_NORM = "layers.0.hidden_norm.weight"  # EAGLE-3's alone
 
 
@@ -22,9 +23,17 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < 1e300  # no float holds every int
 
 
-# What the layers read of a configuration, what it may be, and that in words. Nothing is made of
-# other fields, such as num_labels.
-_LAYER_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+_Rule = tuple[Callable[[Any], bool], str]  # the valid values, and these in words
+_SIZE: _Rule = (_is_size, "a positive integer below 2^31")
+_NUMBER: _Rule = (_is_number, "a number")
+_FLAG: _Rule = (lambda value: type(value) is bool, "true or false")
+_OBJECT: _Rule = (lambda value: isinstance(value, dict), "an object")
+_LAYERS: _Rule = (
+    lambda value: isinstance(value, list) and bool(value) and {*map(type, value)} == {int},
+    "a list of layers",
+)
+# The fields that the layers read. Nothing is made of other fields, such as num_labels.
+_LAYER_FIELDS: dict[str, _Rule] = {
     "model_type": (lambda value: value in ("llama", "qwen3"), "'llama' or 'qwen3'"),
     "hidden_act": (lambda value: isinstance(value, str), "a name, as 'silu'"),
     "layer_types": (
@@ -32,30 +41,23 @@ _LAYER_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a list of full_attention, without sliding windows",
     ),
     "use_sliding_window": (lambda value: value is False, "false: there are no sliding windows"),
-    **dict.fromkeys(
-        (
-            "vocab_size",
-            "hidden_size",
-            "intermediate_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "head_dim",
-            "max_position_embeddings",
-        ),
-        (_is_size, "a positive integer"),
-    ),
-    **dict.fromkeys(
-        ("rms_norm_eps", "initializer_range", "attention_dropout", "rope_theta"),
-        (_is_number, "a number"),
-    ),
-    **dict.fromkeys(
-        ("attention_bias", "mlp_bias", "tie_word_embeddings"),
-        (lambda value: type(value) is bool, "true or false"),
-    ),
-    **dict.fromkeys(
-        ("rope_parameters", "rope_scaling"), (lambda value: isinstance(value, dict), "an object")
-    ),
+    "vocab_size": _SIZE,
+    "hidden_size": _SIZE,
+    "intermediate_size": _SIZE,
+    "num_hidden_layers": _SIZE,
+    "num_attention_heads": _SIZE,
+    "num_key_value_heads": _SIZE,
+    "head_dim": _SIZE,
+    "max_position_embeddings": _SIZE,
+    "rms_norm_eps": _NUMBER,
+    "initializer_range": _NUMBER,
+    "attention_dropout": _NUMBER,
+    "rope_theta": _NUMBER,
+    "attention_bias": _FLAG,
+    "mlp_bias": _FLAG,
+    "tie_word_embeddings": _FLAG,
+    "rope_parameters": _OBJECT,
+    "rope_scaling": _OBJECT,
 }
 _REQUIRED = (
     "model_type",
@@ -68,7 +70,7 @@ _REQUIRED = (
 
 
 def read_fields(folder: Path) -> dict[str, Any]:
-    """What `config.json` in a folder says."""
+    """Read `config.json` in a folder."""
     path = folder / "config.json"
     try:
         fields = read_json(path)
@@ -84,7 +86,7 @@ def read_fields(folder: Path) -> dict[str, Any]:
 
 
 def says_eagle3(fields: Mapping[str, Any]) -> bool:
-    """Whether a configuration is of EAGLE-3 by its own words."""
+    """Say whether a configuration is of EAGLE-3 by its own words."""
     own = {"speculators_model_type", "draft_vocab_size"} & fields.keys()
     return bool(own) or "Eagle3" in str(fields.get("architectures"))
 
@@ -92,19 +94,19 @@ def says_eagle3(fields: Mapping[str, Any]) -> bool:
 def configuration(
     folder: Path, fields: Mapping[str, Any], names: Collection[str], target: Any
 ) -> Eagle3Config:
-    """The configuration, from any format, for this target; `names` are those of the tensors."""
+    """Check the configuration, in any format; `names` are those of the tensors."""
     name = f"{folder / 'config.json'}"
     layer, text = _layer_fields(name, fields, target), target.config.get_text_config()
     _refuse_layers(name, layer["num_hidden_layers"], names)
-    nested = _object(name, fields, "eagle_config") if "eagle_config" in fields else {}
+    nested = _checked(name, fields, "eagle_config", _OBJECT, {})
     found = {**nested, **{field: value for field, value in fields.items() if value is not None}}
     if not says_eagle3(fields) and _STATE_NORM not in names:
         return _eagle2_config(name, found, layer, text.hidden_size)
     config = Eagle3Config(
         _layer_config(name, layer),
-        draft_size=_positive(name, found, "draft_vocab_size", layer["vocab_size"]),
-        target_hidden_size=_positive(name, found, "target_hidden_size", text.hidden_size),
-        state_layers=_layer_ids(name, found.get("eagle_aux_hidden_state_layer_ids")),
+        draft_size=_checked(name, found, "draft_vocab_size", _SIZE, layer["vocab_size"]),
+        target_hidden_size=_checked(name, found, "target_hidden_size", _SIZE, text.hidden_size),
+        state_layers=None if found.get(_IDS) is None else (*_checked(name, found, _IDS, _LAYERS),),
         **{flag: bool(found.get(flag)) for flag in FLAGS},
     )
     if config.target_hidden_size != text.hidden_size:
@@ -123,7 +125,7 @@ def _eagle2_config(
     name: str, found: Mapping[str, Any], layer: Mapping[str, Any], width: int
 ) -> Eagle3Config:
     """Of EAGLE and EAGLE-2, for a target whose states are so wide."""
-    for field in (*FLAGS, "eagle_aux_hidden_state_layer_ids"):
+    for field in (*FLAGS, _IDS):
         if found.get(field):
             raise CheckpointError(f"{name}: {field} is EAGLE-3's; needs a checkpoint of one kind")
     if layer["hidden_size"] != width:
@@ -131,31 +133,25 @@ def _eagle2_config(
             f"{name}: hidden_size is {layer['hidden_size']}, and the target's states have {width}; "
             "needs the target that the drafter was trained for"
         )
-    bias = found.get("bias", True)
-    if type(bias) is not bool:
-        raise CheckpointError(f"{name}: bias is {bias!r:.40}; needs true or false")
+    bias = _checked(name, found, "bias", _FLAG, True)
     return Eagle3Config(
         _layer_config(name, layer), layer["vocab_size"], width, eagle2=True, fc_bias=bias
     )
 
 
 def _layer_fields(name: str, fields: Mapping[str, Any], target: Any) -> dict[str, Any]:
-    """The part of the configuration that describes the decoder layers, each field checked."""
     kind, layer = fields.get("speculators_model_type"), fields
     if kind is not None:
         if kind != "eagle3":
             raise CheckpointError(f"{name}: speculators_model_type is {kind!r:.40}; needs 'eagle3'")
-        layer = _object(name, fields, "transformer_layer_config")
+        layer = _checked(name, fields, "transformer_layer_config", _OBJECT)
     if fields.get("quantization_config") or layer.get("quantization_config"):
         raise CheckpointError(f"{name}: has a quantization_config; needs a drafter that has none")
-    found = {}
-    for field, (sound, needs) in _LAYER_FIELDS.items():
-        value = layer.get(field)
-        if value is None and field not in _REQUIRED:
-            continue
-        if not sound(value):
-            raise CheckpointError(f"{name}: {field} is {value!r:.40}; needs {needs}")
-        found[field] = value
+    found = {
+        field: _checked(name, layer, field, rule)
+        for field, rule in _LAYER_FIELDS.items()
+        if layer.get(field) is not None or field in _REQUIRED
+    }
     target_size = target.get_output_embeddings().weight.shape[0]
     if found["vocab_size"] != target_size:
         raise CheckpointError(
@@ -216,31 +212,15 @@ def _refuse_rope(name: str, config: Any) -> None:
         )
     if kind in ("dynamic", "longrope"):
         raise CheckpointError(
-            f"{name}: rope_type is {kind!r}, where positions depend on the batch's longest "
-            "sequence; needs another"
+            f"{name}: rope_type is {kind!r}, where positions depend on the batch; needs another"
         )
 
 
-def _object(name: str, fields: Mapping[str, Any], field: str) -> dict[str, Any]:
-    value = fields.get(field)
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{name}: {field} is {value!r:.40}; needs an object")
-    return value
-
-
-def _positive(name: str, fields: Mapping[str, Any], field: str, default: int | None) -> int:
+def _checked(
+    name: str, fields: Mapping[str, Any], field: str, rule: _Rule, default: Any = None
+) -> Any:
     value = fields.get(field)
     value = default if value is None else value
-    if type(value) is not int or value < 1:
-        raise CheckpointError(f"{name}: {field} is {value!r:.40}; needs a positive integer")
+    if not rule[0](value):
+        raise CheckpointError(f"{name}: {field} is {value!r:.40}; needs {rule[1]}")
     return value
-
-
-def _layer_ids(name: str, value: Any) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list) or not value or any(type(each) is not int for each in value):
-        raise CheckpointError(
-            f"{name}: eagle_aux_hidden_state_layer_ids is {value!r:.40}; needs a list of layers"
-        )
-    return tuple(value)

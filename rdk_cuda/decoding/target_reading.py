@@ -49,23 +49,23 @@ class ChainReading:
             self.proposal = proposal._replace(tokens=tokens, rows=rows[:, :most])
 
     def feed(self, target: CausalModel) -> Output:
-        """The target's logits after each sequence and after each of its drafts."""
+        """Return the target's logits after each sequence and after each of its drafts."""
         return feed_unread(target, self.sequences, self.keep)
 
     def hooked(self, hook: Hook, logits: Tensor) -> Tensor:
-        """What a hook makes of the rows, asked once."""
+        """Call a hook once, for all rows."""
         return hook(logits)
 
     def judged(self, decided: Decided) -> list[int]:
-        """How many drafts each sequence might have had accepted."""
+        """Return how many drafts each sequence might have had accepted."""
         return self.nodes
 
     def observed(self, output: Output, decided: Decided) -> Sequence[Tensor] | None:
-        """The target's states, of rejected drafts too."""
+        """Return the target's states, of rejected drafts too."""
         return output.states
 
     def settle(self, target: CausalModel, decided: Decided) -> None:
-        """A rollback to the accepted tokens is enough."""
+        """Do nothing: a rollback to the accepted tokens is enough."""
 
 
 class TreeReading:
@@ -102,11 +102,10 @@ class TreeReading:
             del s.context[s.length :]
 
     def feed(self, target: CausalModel) -> Output:
-        """The target's logits after each sequence and after each of its nodes."""
+        """Return the target's logits after each sequence and after each of its nodes."""
         if not isinstance(target, TreeModel):
             raise ValueError(
-                "SpeculativeDecoder: a tree is proposed, and the target has no feed_tree; needs a "
-                "target that reads trees, such as HuggingFaceModel, or chains"
+                "SpeculativeDecoder: a tree is proposed; needs a target that reads trees"
             )
         self.unread = [
             s.context[read:] if room else []
@@ -120,7 +119,7 @@ class TreeReading:
         return target.feed_tree(tokens, keep, self.parents)
 
     def hooked(self, hook: Hook, logits: Tensor) -> Tensor:
-        """What a hook makes of the rows: asked about each branch as about a chain."""
+        """Call a hook for each branch, as for a chain."""
         branches = [self._branches(b) for b in range(len(self.nodes))]
         rows, found = max(self.nodes) + 1, None
         for turn in range(max(map(len, branches))):
@@ -144,14 +143,14 @@ class TreeReading:
         return cast(Tensor, found)[:, :rows]
 
     def judged(self, decided: Decided) -> list[int]:
-        """The accepted nodes, and the children of the last of them if there are any."""
+        """Count the accepted nodes, and the children of the last of them if there are any."""
         return [
             len(path) + any(self._children(b, path[-1] if path else -1))
             for b, path in enumerate(self._paths(decided))
         ]
 
     def observed(self, output: Output, decided: Decided) -> Sequence[Tensor] | None:
-        """The target's states of accepted nodes alone."""
+        """Return the target's states of accepted nodes alone."""
         if output.states is None:
             return None
         return [
@@ -184,7 +183,7 @@ class TreeReading:
 def reading_of(
     proposal: Proposal, sequences: Sequence[Continuation], step: Step, size: int
 ) -> ChainReading | TreeReading:
-    """How the target reads this proposal of tokens below V_t, its `size`.
+    """Choose how the target reads this proposal of tokens below V_t, its `size`.
 
     Others, such as those that its tokenizer has and its model has not, are not used: they could be
     neither read nor accepted. None is drawn, so that depends on no drawn token.

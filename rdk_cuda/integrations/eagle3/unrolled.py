@@ -15,7 +15,7 @@ from .network import Eagle3Network
 
 
 def read_drafts(target: CausalModel, drafter: StateDrafter, draft_length: int) -> Read:
-    """Reads a text as it is drafted: K tokens from the target's states, then the next K.
+    """Read a text as it is drafted: K tokens from the target's states, then the next K.
 
     The first token of a draft is predicted from the target's states alone. Those after it are
     predicted from what the drafter hands on to itself. So of the positions that are read, number i
@@ -38,8 +38,7 @@ def read_drafts(target: CausalModel, drafter: StateDrafter, draft_length: int) -
         output = target.feed(texts, [length] * len(texts))
         if output.states is None:
             raise ValueError(
-                "read_drafts: the target's feed() returned no states (HuggingFaceModel: "
-                "state_layers=drafter.state_layers)"
+                "read_drafts: the target gives no states (state_layers=drafter.state_layers)"
             )
         hidden = []
         for newest in range(1, length):  # the last token before the one that is predicted
@@ -59,7 +58,7 @@ def read_drafts(target: CausalModel, drafter: StateDrafter, draft_length: int) -
 
 
 def unrolled_read(target: Any, network: Eagle3Network, draft_length: int) -> Read:
-    """Reads as `read_drafts`, with gradients for the network: to train it.
+    """Read as `read_drafts`, with gradients for the network: to train it.
 
     Both models read the text once, the network in K passes. Of the network those parameters get
     gradients that require them, of the target none.
@@ -102,7 +101,7 @@ def unrolled_read(target: Any, network: Eagle3Network, draft_length: int) -> Rea
 
 
 def unrolled(network: Eagle3Network, tokens: Tensor, read: Tensor, depths: int) -> Iterator[Tensor]:
-    """The states `[B, width, d]` of each place in drafts that begin everywhere in `[B, width + 1]`.
+    """Yield the states `[B, width, d]` of each place, in drafts that begin everywhere in the text.
 
     Entry i of the first place is made of token i + 1 and the target's state i, and predicts token
     i + 2. The entries of later places take the network's own states, and know one token more each.

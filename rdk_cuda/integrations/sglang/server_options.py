@@ -1,4 +1,4 @@
-"""What the plugin is configured with, by SGLang's own options, and what it refuses."""
+"""The plugin's configuration, by SGLang's own options, and its refusals."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ ALGORITHMS = ("STANDALONE", "EAGLE3")
 class UnsupportedConfigurationError(ValueError):
     """Options of SGLang with which the plugin would not be right."""
 
+    def __init__(self, said: str) -> None:
+        super().__init__(f"rdk_cuda.integrations.sglang: {said}")
+
 
 class Asked(NamedTuple):
-    """What `--speculative-token-map` names.
+    """The drafter that `--speculative-token-map` names.
 
     Attributes:
         directory: from `python -m rdk_cuda calibrate`; None for the draft model's own head.
@@ -25,7 +28,7 @@ class Asked(NamedTuple):
 
 
 def asked_for(options: Any) -> Asked | None:
-    """What the plugin is to serve; None where it is not asked for.
+    """Say what the plugin is to serve; None where it is not asked for.
 
     SGLang's own token maps are files. The plugin is asked for by a directory: one that `calibrate`
     has written, or that of the draft model, whose own head and vocabulary are then kept.
@@ -52,7 +55,7 @@ def refuse_unsupported(options: Any) -> None:
         UnsupportedConfigurationError: the first thing found, and what to do.
     """
     for said in _unsupported(options):
-        raise UnsupportedConfigurationError(f"rdk_cuda.integrations.sglang: {said}")
+        raise UnsupportedConfigurationError(said)
 
 
 def _unsupported(options: Any) -> Iterator[str]:

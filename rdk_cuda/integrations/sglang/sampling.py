@@ -23,7 +23,7 @@ def eagle_sample(
     watermark_state: Any = None,
     watermark_full_mask: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """In place of SGLang's, for chains.
+    """Replace SGLang's, for chains.
 
     Penalties, logit biases and grammar masks are applied as SGLang does it: in place, the same for
     all rows of a request, with its own functions. A draft that the grammar forbids stays where it
@@ -64,7 +64,6 @@ def eagle_sample(
 
 
 def _process(logits: Tensor, sampling: Any, nodes: int, grammar_mask: Any) -> None:
-    """What a request's parameters do to the target's rows, in place, as SGLang does it."""
     from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
     from sglang.srt.utils.async_probe import sanitize_nan_logits
 
