@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.autograd import profiler
 
+from ._ops.contract import NAMESPACE
+
 try:
     import nvtx
 except ImportError:
@@ -31,7 +33,7 @@ LEGEND = {
 }
 """Every name, and what its payload counts."""
 
-_DOMAIN: Any = None if nvtx is None else nvtx.get_domain("rdk")
+_DOMAIN: Any = None if nvtx is None else nvtx.get_domain(NAMESPACE)
 if type(_DOMAIN).__name__ == "DummyDomain":
     _DOMAIN = None  # nvtx gives a dummy where no tool listens, and keeps to it
 _ATTRIBUTES: dict[tuple[str, int], Any] = {}

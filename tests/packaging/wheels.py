@@ -2,8 +2,9 @@
 
     python -m tests.packaging.wheels DIR
 
-DIR/cpu, DIR/cu130 and so on get a wheel each, for every Python from 3.10 and torch from 2.11; that for
-CPUs, for every glibc from 2.28. Kernels for all six architectures take a quarter of an hour and more on two cores.
+DIR/cpu, DIR/cu130 and so on get a wheel each, for every Python from 3.10 and torch from 2.11; that
+for CPUs, for every glibc from 2.28. Kernels for all six architectures take a quarter of an hour and
+more on two cores.
 """
 
 from __future__ import annotations
@@ -96,10 +97,8 @@ def main() -> None:
     for name, environment in kinds.items():
         wheel, seconds = build(name, folder, **environment)
         megabytes = wheel.stat().st_size / 1e6
-        print(
-            f"{name:<8} {megabytes:>6.1f} {seconds / 60:>8.1f}  {wheel.stem.split('-')[-1]}; {tried(wheel)}",
-            flush=True,
-        )
+        told = f"{wheel.stem.split('-')[-1]}; {tried(wheel)}"
+        print(f"{name:<8} {megabytes:>6.1f} {seconds / 60:>8.1f}  {told}", flush=True)
 
 
 if __name__ == "__main__":
