@@ -90,8 +90,8 @@ MASK = (IDS_GIVEN > 0).long()
     "name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.ci) for name in TYPES]
 )
 def test_text_alone_is_continued_as_by_the_library(name: str) -> None:
-    model = recurrent(name, kind="AutoModelForImageTextToText", **TYPES[name])
-    drafter = HuggingFaceModel(recurrent(name, kind="AutoModelForImageTextToText", **TYPES[name]))
+    model = recurrent(name, **TYPES[name])
+    drafter = HuggingFaceModel(recurrent(name, **TYPES[name]))
     options: dict[str, Any] = {"attention_mask": MASK, "max_new_tokens": 12, "do_sample": False}
     generate = Generate(drafter, draft_length=3)
     found = model.generate(IDS_GIVEN, pad_token_id=0, custom_generate=generate, **options)

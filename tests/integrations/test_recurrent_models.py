@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,8 @@ from rdk_cuda.integrations.huggingface import (  # noqa: E402
     HuggingFaceModel,
     gated_mixers,
     recurrent_check,
+    row_cache,
+    slot_cache,
 )
 from rdk_cuda.integrations.huggingface import model as huggingface  # noqa: E402
 from rdk_cuda.integrations.huggingface.mixers import Pass  # noqa: E402
@@ -38,7 +41,15 @@ from rdk_cuda.integrations.huggingface.slot_layer import (  # noqa: E402
 )
 from tests import served_models  # noqa: E402
 from tests.architectures import near, tiny  # noqa: E402
-from tests.recurrent_models import EACH, INDEXERS, READ_AGAIN, REFUSED, SIZE, STEPWISE, recurrent  # noqa: E402
+from tests.recurrent_models import (  # noqa: E402
+    EACH,
+    INDEXERS,
+    READ_AGAIN,
+    ROWS,
+    SIZE,
+    STEPWISE,
+    recurrent,
+)
 
 NEW, PLACES = 20, 4
 PROMPTS = [[random.Random(n).randrange(1, SIZE) for _ in range(n)] for n in (7, 1, 23, 12)]
@@ -88,7 +99,9 @@ def test_ragged_feeding_and_rollback_equal_fresh_forwards(name: str) -> None:
     """Also back to before the last rollback, and to nothing: such sequences are read anew."""
     model = recurrent(name)
     wrapped = HuggingFaceModel(model)
-    assert (wrapped._recurrent is None) == (name in INDEXERS and name != "qwen4_exp_text")
+    without_states = INDEXERS.keys() - {"qwen4_exp_text"} | ROWS.keys()
+    assert (wrapped._recurrent is None) == (name in without_states)
+    assert (wrapped._cache.layers.by_slots is None) == (name not in ROWS)
     if wrapped._recurrent and transformers.__version__ >= "5.24":  # others ignored states before
         assert wrapped._recurrent.stepwise == (name in STEPWISE)
         assert wrapped._recurrent.gated == (name not in STEPWISE)
@@ -208,6 +221,52 @@ def test_control_states_that_are_wrong_are_caught(
     assert decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0).tokens != expected
 
 
+@pytest.mark.parametrize("name", ["llama4_text", "deepseek_v4", "inkling_text"])
+def test_control_caches_that_are_not_copied_are_caught(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At construction, and where the tokens are compared."""
+    model, expected = recurrent(name), truth(name)
+    target = HuggingFaceModel(model)
+    monkeypatch.setattr(row_cache, "_copied", lambda cache: cache)
+    decoder = SpeculativeDecoder(target, proposer=mostly_right(name))
+    assert decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0).tokens != expected
+    with pytest.raises(ValueError, match="differ from its plain forward"):
+        HuggingFaceModel(model)
+
+
+@pytest.mark.parametrize("name", ["llama4_text", "deepseek_v4"])
+def test_hidden_states_of_passes_one_after_the_other(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a sequence that is read again in pieces, to another place than it was before."""
+    monkeypatch.setattr(slot_cache, "_PREFILL_COLUMNS", 3)
+    model = recurrent(name)
+    wrapped = HuggingFaceModel(model, return_hidden=True, state_layers=(1,))
+    wrapped.reset(2)
+    wrapped.feed([PROMPTS[2], PROMPTS[0]], [1, 1])
+    wrapped.rollback([11, 7])
+    output = wrapped.feed([[5, 6, 7], [8]], [2, 1])
+    assert output.states is not None
+    for b, text in enumerate(([*PROMPTS[2][:11], 5, 6, 7], [*PROMPTS[0], 8])):
+        kept, new = (2, 1)[b], (3, 1)[b]
+        torch.testing.assert_close(output.logits[b, :kept], alone(model, text)[-kept:])
+        with torch.no_grad():
+            plain = model(torch.tensor([text]), use_cache=False, output_hidden_states=True)
+        torch.testing.assert_close(output.states[b], plain.hidden_states[1][0, -new:])
+
+
+def test_batches_of_one_pass_a_sequence_are_announced_once() -> None:
+    target = HuggingFaceModel(recurrent("llama4_text"))
+    with pytest.warns(UserWarning, match="has layers of type chunked_attention, so that each"):
+        target.reset(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        target.reset(3)
+    with pytest.raises(TypeError, match="chunked_attention; needs recent=None"):
+        HuggingFaceModel(target.model, recent=4)
+
+
 @pytest.mark.parametrize("name", ["qwen3_5_text", "nemotron_h"])
 def test_kernels_in_which_rejected_tokens_leave_a_trace_are_not_used(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -238,7 +297,7 @@ def test_mixers_that_ignore_a_state_read_one_token_at_a_time(
     assert single._recurrent.stepwise == (dtype == torch.float32)
 
 
-@pytest.mark.parametrize("name", ["qwen3_5_text", "nemotron_h", "lfm3", "llama"])
+@pytest.mark.parametrize("name", ["qwen3_5_text", "nemotron_h", "lfm3", "llama4_text", "llama"])
 def test_half_precision_is_as_exact_as_attention_is(name: str) -> None:
     """Logits of passes with rollbacks, against those of the plain forward over the same tokens."""
     model = (tiny(name) if name == "llama" else recurrent(name)).bfloat16()
@@ -313,15 +372,16 @@ def test_samples_of_a_hybrid_have_its_distribution(monkeypatch: pytest.MonkeyPat
         ("recurrent_gemma", r"layers \[0, 1\] where"),
         ("xlstm", "does not take .* position_ids"),
         ("rwkv", "does not take .* position_ids"),
-        ("llama4_text", "has chunked attention"),
-        ("deepseek_v4", "heavily_compressed_attention"),
-        ("inkling_text", "hybrid_sliding"),
-        ("glm_moe_dsa", "pools its keys by slots"),
+        (
+            "unlimited_ocr",
+            "reference_sliding.*, whose window begins where its first pass ends",
+        ),
+        ("bloom", "does not take position_ids"),
     ],
 )
 def test_models_with_pasts_elsewhere_are_refused(name: str, reason: str) -> None:
-    with pytest.raises(TypeError, match=f"HuggingFaceModel: .* {reason}"):
-        HuggingFaceModel(recurrent(name, **REFUSED[name]))
+    with pytest.raises(TypeError, match=f"HuggingFaceModel: .*{reason}"):
+        HuggingFaceModel(recurrent(name))
 
 
 def test_the_table_of_served_models_is_what_the_code_does() -> None:
@@ -344,7 +404,7 @@ def test_releases_without_states_in_the_cache_refuse_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("rdk_cuda.integrations.huggingface.attention._RECURRENT", set())
-    with pytest.raises(TypeError, match="keeps its past as LinearAttentionLayer and conv; only"):
+    with pytest.raises(TypeError, match="keeps its past as LinearAttentionLayer and conv; needs"):
         HuggingFaceModel(recurrent("lfm3"))
 
 
@@ -352,7 +412,7 @@ def test_trees_below_earlier_nodes_are_refused() -> None:
     wrapped = HuggingFaceModel(recurrent("lfm3"))
     wrapped.reset(1)
     wrapped.feed_tree([[1, 2]], [2], [[-1]])
-    with pytest.raises(ValueError, match=r"has recurrent layers, and \[1\] nodes are read; needs"):
+    with pytest.raises(ValueError, match=r"a tree by its paths, and \[1\] nodes are read; needs"):
         wrapped.feed_tree([[3]], [1], [[-1, 0]])
 
 

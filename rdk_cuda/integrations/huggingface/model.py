@@ -13,8 +13,9 @@ from rdk_cuda.decoding import Output
 from rdk_cuda.decoding.trees import branch
 
 from .attention import context_length, layers_of
-from .library import cache_argument, unwrapped
+from .library import cache_argument, not_served, unwrapped
 from .placement import weight_of
+from .row_cache import RowCache
 from .slot_cache import SlotCache, lay_out, pieces
 from .unserved import refuse_other_layers, refuse_unsupported_model
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # A model whose windows are longer is checked within them alone.
 _CHECKED_WINDOW = 64
+# So many tokens of one whose caches go by slots, so that windows of a few tokens close.
+_CHECKED_BY_ROWS = 12
 
 # Where layers are recurrent, so few tokens are one pass, also if not all of them are kept.
 _ONE_PASS = 16
@@ -36,7 +39,7 @@ class HuggingFaceModel:
             attention "sdpa" or "eager"; also with PEFT's adapters, or compiled, of which the model
             inside is run. Layers have full attention, a sliding window, an indexer that chooses
             what is seen, or states that the newer releases keep in a cache: delta rules,
-            Mamba, convolutions.
+            Mamba, convolutions. Others, whose caches go by slots, run once for each sequence.
         head: `[V_d, d]`, an LM head in place of the model's own: a pruned drafter's, from
             `rdk_cuda.drafter.prune_head`. Brought to the model's dtype and device.
         head_bias: `[V_d]`, its bias if it has one.
@@ -103,7 +106,11 @@ class HuggingFaceModel:
         self.slots = slots
         self.state_layers = self._state_layers = tuple(state_layers)
         self.model, self.return_hidden = model, return_hidden or head is not None
-        self._cache_argument = cache_argument(model.base_model if self.return_hidden else model)
+        self._runs = model
+        if self.return_hidden:  # Llama 4's prefix names no part of it
+            base = model.base_model
+            self._runs = getattr(model, "model", model) if base is model else base
+        self._cache_argument = cache_argument(self._runs)
         embedding = model.get_input_embeddings().weight
         self.device, self.dtype = embedding.device, embedding.dtype
         self.readable, self.context = embedding.shape[0], context_length(model.config)
@@ -113,6 +120,13 @@ class HuggingFaceModel:
         if self.return_hidden:
             self._head = self._here(*self.full_head)
         self._check()
+        if (by_slots := self._cache.layers.by_slots) is not None:
+            if recent is not None:
+                raise not_served(model, f"has {by_slots}; needs recent=None")
+            self._cache.warning = (
+                f"HuggingFaceModel: {type(model).__name__} has {by_slots}, so that each sequence "
+                "of a batch has a pass of its own, one after the other"
+            )
         self._cache.recent = recent
         if head is not None or head_bias is not None:
             width = self.model.get_output_embeddings().weight.shape[1]
@@ -158,10 +172,10 @@ class HuggingFaceModel:
             ValueError: as `feed`; nodes that are not among the tokens that are kept; nodes below
                 those of an earlier pass, where layers are recurrent.
         """
-        if self._recurrent is not None and any(self._recurrent.tree_sizes):
+        if self._cache.apart and any(self._cache.tree_sizes):
             raise ValueError(
-                f"HuggingFaceModel.feed_tree: {type(self.model).__name__} has recurrent layers, "
-                f"and {self._recurrent.tree_sizes} nodes are read; needs all nodes of a tree in "
+                f"HuggingFaceModel.feed_tree: {type(self.model).__name__} reads a tree by its "
+                f"paths, and {self._cache.tree_sizes} nodes are read; needs all nodes of a tree in "
                 "one pass, so as a drafter use it in chains (DrafterChain)"
             )
         sizes = zip(self._cache.tree_sizes, parents, keep, strict=True)
@@ -185,7 +199,7 @@ class HuggingFaceModel:
         parents: Sequence[Sequence[int]] | None,
     ) -> Output:
         self._refuse_bad_feed(tokens, keep, parents)
-        if (recurrent := self._recurrent) is not None:
+        if apart := self._cache.apart:
             sizes = [len(new) for new in tokens]
             if max(sizes) <= _ONE_PASS and any(keep) and sizes != list(keep):
                 return _kept(self._feed(tokens, sizes, parents), sizes, keep)
@@ -195,14 +209,14 @@ class HuggingFaceModel:
                 f"HuggingFaceModel.feed: token ids lie in [{least}, {most}]; "
                 f"the model reads ids in [0, {self.readable})"
             )
-        ids, real = lay_out(tokens, keep, in_front=recurrent is None)
+        ids, real = lay_out(tokens, keep, in_front=not apart)
         states: list[Tensor] = []
-        if recurrent is not None:
-            for text, new in zip(recurrent.texts, tokens, strict=True):
+        if apart:
+            for text, new in zip(self._cache.texts, tokens, strict=True):
                 text.extend(new)
-        for piece in pieces(ids.shape[1], max(keep), apart=recurrent is not None, rows=len(tokens)):
+        for piece in pieces(ids.shape[1], max(keep), apart=apart, rows=len(tokens)):
             grown = parents if piece.stop == ids.shape[1] else None  # nodes are the last columns
-            kept = 0 if recurrent is not None and piece.stop < ids.shape[1] else max(keep)
+            kept = 0 if apart and piece.stop < ids.shape[1] else max(keep)
             output, read = self._forward(ids[:, piece], real[:, piece], kept, grown)
             states += read
         if not states:
@@ -232,6 +246,8 @@ class HuggingFaceModel:
         """A cache for the layers that the model has."""
         config, layers = self.model.config, layers_of(self.model)
         self._recurrent: RecurrentCache | None = None
+        if layers.by_slots is not None:
+            return RowCache(config, layers, self.dtype, self.device)
         if not layers.recurrent:
             return SlotCache(config, layers, self.dtype, self.device)
         from .mixers import find_mixers
@@ -268,10 +284,10 @@ class HuggingFaceModel:
         if not self.return_hidden:
             # All of the model's forward, so its scales and soft caps of logits are kept.
             arguments["logits_to_keep"] = max(kept, 1)
-            result = self._cache.run(self.model, arguments)
+            result = self._cache.run(self._runs, arguments)
             output = Output(_served(result.logits[:, result.logits.shape[1] - kept :]))
         else:
-            result = self._cache.run(self.model.base_model, arguments)
+            result = self._cache.run(self._runs, arguments)
             last = result.last_hidden_state
             hidden = last[:, last.shape[1] - kept :].to(self.device)
             output = Output(_served(head_logits(hidden, self._head)), _served(hidden))
@@ -317,6 +333,8 @@ class HuggingFaceModel:
         """
         window = self._cache.layers.window or 0
         count = 3 + (window if window <= _CHECKED_WINDOW else 0)
+        if self._cache.layers.by_slots is not None:
+            count = max(count, _CHECKED_BY_ROWS)
         ids = [token % self.readable for token in range(1, count + 1)]
         whole = torch.tensor([ids], device=self.device, dtype=torch.int64)
         plain = self.model(input_ids=whole, use_cache=False).logits[0].float()

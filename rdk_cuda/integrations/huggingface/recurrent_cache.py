@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rdk_cuda.decoding.trees import branch
-
 from .attention import Layers
 from .gated_mixers import noted, noting_forward
 from .mixers import Pass, PassCache, Paths
+from .row_cache import ways
 from .slot_cache import SlotCache
 from .state_layer import (
     StateLayer,
@@ -44,6 +43,8 @@ class RecurrentCache(SlotCache):
             it otherwise.
         gated: kernels are noted in a pass and run again alone, where they allow it.
     """
+
+    apart = True
 
     def __init__(
         self,
@@ -238,17 +239,11 @@ def _columns(
 
 def _paths(real: Tensor, parents: Sequence[Sequence[int]]) -> Paths:
     """The rows of a pass with trees: what is before a tree, and the way to each of its leaves."""
-    rows: list[int] = []
-    columns: list[list[int]] = []
+    rows, columns = zip(*ways(real.sum(1).tolist(), parents), strict=True)
     found = torch.zeros(2, *real.shape, dtype=torch.int64, device="cpu")
-    for b, (count, own) in enumerate(zip(real.sum(1).tolist(), parents, strict=True)):
-        first, inner = count - len(own), set(own)
-        for leaf in [node for node in range(len(own)) if node not in inner] or [-1]:
-            way = [*range(first), *(first + node for node in branch(own, leaf))]
-            for place, column in enumerate(way):
-                found[0, b, column], found[1, b, column] = len(rows), place
-            rows.append(b)
-            columns.append(way)
+    for row, (b, way) in enumerate(zip(rows, columns, strict=True)):
+        for place, column in enumerate(way):
+            found[0, b, column], found[1, b, column] = row, place
     longest = max(map(len, columns))
     filled = [[*way, *[way[-1] if way else 0] * (longest - len(way))] for way in columns]
 

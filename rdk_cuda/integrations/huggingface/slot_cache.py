@@ -45,7 +45,14 @@ class SlotCache:
         lengths: how many tokens each sequence has.
         tree_sizes: how many of them are nodes of a tree.
         recent: each layer sees only so many of the last tokens, and the first. None: all.
+        apart: sequences begin at the first column of a pass, and tokens whose logits are kept have
+            one of their own, if the others are many. The cache then has the sequences' `texts`.
+        warning: given once, before the first batch of several sequences.
     """
+
+    apart = False
+    texts: list[list[int]]
+    warning: str | None = None
 
     def __init__(
         self, config: Any, layers: Layers, dtype: torch.dtype, device: torch.device
@@ -167,7 +174,7 @@ class SlotCache:
         self, real: Tensor, positions: Tensor, seen: NDArray[np.bool_] | None
     ) -> Tensor | dict[str, Tensor | None] | None:
         """Of a pass; sliding layers are told from which slot on theirs begins."""
-        visible, (sliding, window, _) = self._visible(real), self.layers
+        visible, (sliding, window, *_) = self._visible(real), self.layers
         if seen is not None:
             visible = visible & torch.from_numpy(seen).to(self.device)
         if self.recent is None and window is None:
