@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 import transformers
 
-SIZE = 61
+from rdk_cuda.decoding import Proposal, Proposer, Step
+
+SIZE, PLACES = 61, 4
 SMALL: dict[str, Any] = {
     "vocab_size": SIZE,
     "hidden_size": 32,
@@ -208,3 +212,30 @@ def recurrent(name: str, seed: int = 0, **changes: Any) -> Any:
             plain = weight.dim() > 1 and "A_log" not in key and "conv" not in key
             weight.mul_(3.0 if plain else 1.0)
     return model.eval()
+
+
+class Spoilt(Proposer):
+    """Drafts that are right up to a random place, as chains or as one branch of a tree."""
+
+    def __init__(self, texts: list[list[int]], *, trees: bool = False) -> None:
+        self.texts, self.trees = texts, trees
+
+    def reset(self, batch_size: int) -> None:
+        self.rng = random.Random(batch_size)
+
+    def propose(self, sequences: Sequence[Any], step: Step) -> Proposal:
+        chains = []
+        for text, s in zip(self.texts, sequences, strict=False):
+            draft = text[s.length : s.length + PLACES]
+            spoilt = self.rng.randrange(PLACES + 1)
+            if spoilt < len(draft):
+                draft[spoilt] = (draft[spoilt] + 1) % SIZE
+            chains.append(draft)
+        if not self.trees:
+            return Proposal.fixed(chains, step)
+        # Two roots with children each; the chain's places lie between the others.
+        tokens = torch.randint(1, SIZE, (len(chains), 2 * PLACES), generator=torch.manual_seed(3))
+        parents = torch.tensor([-1, -1, *range(2 * PLACES - 2)]).repeat(len(chains), 1)
+        for row, chain in zip(tokens, chains, strict=True):
+            row[1::2][: len(chain)] = torch.tensor(chain)
+        return Proposal.tree(tokens, parents, step)

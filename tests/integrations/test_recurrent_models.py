@@ -7,7 +7,7 @@ import random
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -23,7 +23,7 @@ transformers = pytest.importorskip("transformers", minversion="5.0")
 # Releases before keep one state a layer, or a model's own cache; that they refuse is tested below.
 pytest.importorskip("transformers", minversion="5.14")
 
-from rdk_cuda.decoding import Proposal, Proposer, SpeculativeDecoder, Step  # noqa: E402
+from rdk_cuda.decoding import SpeculativeDecoder  # noqa: E402
 from rdk_cuda.integrations.huggingface import (  # noqa: E402
     Generate,
     HuggingFaceModel,
@@ -44,14 +44,16 @@ from tests.architectures import near, tiny  # noqa: E402
 from tests.recurrent_models import (  # noqa: E402
     EACH,
     INDEXERS,
+    PLACES,
     READ_AGAIN,
     ROWS,
     SIZE,
     STEPWISE,
+    Spoilt,
     recurrent,
 )
 
-NEW, PLACES = 20, 4
+NEW = 20
 PROMPTS = [[random.Random(n).randrange(1, SIZE) for _ in range(n)] for n in (7, 1, 23, 12)]
 
 
@@ -65,33 +67,6 @@ def truth(name: str) -> list[list[int]]:
         new = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
         texts.append(new[0, len(prompt) :].tolist())
     return texts
-
-
-class Spoilt(Proposer):
-    """Drafts that are right up to a random place, as chains or as one branch of a tree."""
-
-    def __init__(self, texts: list[list[int]], *, trees: bool = False) -> None:
-        self.texts, self.trees = texts, trees
-
-    def reset(self, batch_size: int) -> None:
-        self.rng = random.Random(batch_size)
-
-    def propose(self, sequences: Sequence[Any], step: Step) -> Proposal:
-        chains = []
-        for text, s in zip(self.texts, sequences, strict=False):
-            draft = text[s.length : s.length + PLACES]
-            spoilt = self.rng.randrange(PLACES + 1)
-            if spoilt < len(draft):
-                draft[spoilt] = (draft[spoilt] + 1) % SIZE
-            chains.append(draft)
-        if not self.trees:
-            return Proposal.fixed(chains, step)
-        # Two roots with children each; the chain's places lie between the others.
-        tokens = torch.randint(1, SIZE, (len(chains), 2 * PLACES), generator=torch.manual_seed(3))
-        parents = torch.tensor([-1, -1, *range(2 * PLACES - 2)]).repeat(len(chains), 1)
-        for row, chain in zip(tokens, chains, strict=True):
-            row[1::2][: len(chain)] = torch.tensor(chain)
-        return Proposal.tree(tokens, parents, step)
 
 
 @pytest.mark.parametrize("name", EACH)
@@ -460,6 +435,22 @@ def test_a_mixer_without_its_hooks_is_refused() -> None:
     with pytest.raises(RuntimeError, match="was replaced, or has lost its hooks; wrap the model"):
         wrapped.rollback([4])
     mixer._forward_pre_hooks.update(hooks)
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_text", "nemotron_h", "jamba", "lfm3", "inkling_text"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_layers_that_a_device_map_has_put_elsewhere_keep_their_states(name: str, when: str) -> None:
+    """Of two layers only the hooks of accelerate know where the weights are."""
+    accelerate = pytest.importorskip("accelerate")
+    model = recurrent(name)
+    layers = model.base_model.layers if hasattr(model.base_model, "layers") else model.model.layers
+    wrapped = HuggingFaceModel(model) if when == "after" else None
+    for layer in layers[1:3]:
+        accelerate.cpu_offload(layer, execution_device="cpu")
+    assert any(weight.is_meta for weight in model.parameters())
+    decoder = SpeculativeDecoder(wrapped or HuggingFaceModel(model), proposer=mostly_right(name))
+    done = decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0)
+    assert done.tokens == truth(name)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

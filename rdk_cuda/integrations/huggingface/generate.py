@@ -32,6 +32,7 @@ from .generation_options import (
     refuse_unsupported,
     sampling_of,
 )
+from .image_prompts import ImagePrompts, has_images
 from .library import drop_unused_cache
 from .model import HuggingFaceModel
 from .padded_batch import PaddedBatch, PaddedDecoder, ending_of, stop_strings_of
@@ -240,7 +241,16 @@ class Generate:
             slots = 0
             if is_static(config, model_kwargs):
                 slots = longest + longest // 3 + self.draft_length + 2  # as HuggingFaceModel says
+            images = ImagePrompts(input_ids, model_kwargs) if has_images(model_kwargs) else None
+            target = decoder.target
+            assert isinstance(target, HuggingFaceModel)
+            if images is not None and target.state_layers:
+                raise ValueError(
+                    "Generate: a prompt has images, and the drafter reads the target's states, "
+                    "also of the prompt; needs a drafter that reads tokens"
+                )
             with _caches(decoder, self._drafting_model, slots):
+                target.waiting = images
                 self.statistics = decoder.generate(
                     prompts,
                     max_new_tokens=batch.limit,
@@ -378,6 +388,6 @@ def _caches(
         yield
     finally:
         for model, own in zip(wrapped, before, strict=True):
-            model.slots = own
+            model.slots, model.waiting = own, None
         decoder.target.reset(0)
         decoder.proposer.reset(0)

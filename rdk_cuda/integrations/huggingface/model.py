@@ -20,6 +20,7 @@ from .slot_cache import SlotCache, lay_out, pieces
 from .unserved import refuse_other_layers, refuse_unsupported_model
 
 if TYPE_CHECKING:
+    from .image_prompts import ImagePrompts
     from .recurrent_cache import RecurrentCache
 
 # A model whose windows are longer is checked within them alone.
@@ -70,6 +71,8 @@ class HuggingFaceModel:
             layers may be elsewhere.
         readable: it reads the ids below this, as it has embeddings.
         slots: as above; may be changed, for the next `reset`.
+        waiting: prompts with images, of which the next `reset` lets the library read all but the
+            last token.
 
     Raises:
         TypeError: a model that cannot do it, and why.
@@ -104,6 +107,8 @@ class HuggingFaceModel:
         if state_layers:
             refuse_other_layers(model, state_layers)
         self.slots = slots
+        self.waiting: ImagePrompts | None = None
+        self._beyond: Tensor | None = None  # by how much positions are beyond slots, [B]
         self.state_layers = self._state_layers = tuple(state_layers)
         self.model, self.return_hidden = model, return_hidden or head is not None
         self._runs = model
@@ -149,6 +154,10 @@ class HuggingFaceModel:
     def reset(self, batch_size: int) -> None:
         """Forget everything and expect `batch_size` empty sequences."""
         self._cache.reset(batch_size, self.slots)
+        waiting, self.waiting, self._beyond = self.waiting, None, None
+        if waiting is not None:
+            self._cache.append_read(waiting.real)
+            self._beyond = self._read(waiting)
 
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
         """Append `tokens[b]` to sequence b and predict behind its last `keep[b]` tokens.
@@ -239,8 +248,20 @@ class HuggingFaceModel:
             map(len, texts := self._recurrent.texts)
         ):
             self._recurrent.texts = [text[:n] for text, n in zip(texts, self.lengths, strict=True)]
+            if self._beyond is not None:
+                raise ValueError(
+                    f"HuggingFaceModel.rollback: lengths is {list(lengths)}, and prompts with "
+                    "images cannot be read again; needs what was fed since the last rollback"
+                )
             forgotten = [text[n:] for text, n in zip(texts, self.lengths, strict=True)]
             self._feed(forgotten, [0] * len(texts), None)
+
+    @torch.no_grad()
+    def _read(self, prompts: ImagePrompts) -> Tensor:
+        if self._cache.apart:
+            rows = zip(prompts.input_ids[:, :-1], prompts.real, strict=True)
+            self._cache.texts = [ids[own.to(ids.device)].tolist() for ids, own in rows]
+        return prompts.read(self.model, self._cache_argument, self._cache.past)
 
     def _new_cache(self) -> SlotCache:
         """A cache for the layers that the model has."""
@@ -278,6 +299,8 @@ class HuggingFaceModel:
             "use_cache": True,
         }
         if self._takes_positions:
+            if self._beyond is not None:
+                positions = positions + self._beyond[:, None]
             arguments["position_ids"] = positions
         if self._state_layers:
             arguments["output_hidden_states"] = True

@@ -89,6 +89,14 @@ class RecurrentCache(SlotCache):
         self.past.reading = one
         return super().append(real, parents)
 
+    def append_read(self, real: Tensor) -> None:
+        """As `SlotCache.append_read`; nothing of it is taken back."""
+        self.past.reading = None
+        for at in self._at:
+            self.past.layers[at].reading = None
+        super().append(real)
+        self._forget_passes()
+
     def run(self, module: Any, arguments: Mapping[str, Any]) -> Any:
         """As `SlotCache.run`."""
         with noted(self._forwards if self.gated else {}, self.newest):

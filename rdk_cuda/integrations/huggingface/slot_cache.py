@@ -107,6 +107,10 @@ class SlotCache:
         positions = torch.from_numpy(places)
         return positions.to(self.device), self._masks(real, positions, seen)
 
+    def append_read(self, real: Tensor) -> None:
+        """As `append`, of columns that the library reads itself, with padding in front."""
+        self.append(real)
+
     def run(self, module: Any, arguments: Mapping[str, Any]) -> Any:
         """Call a module of the model for the pass that was appended."""
         return module(**arguments)
