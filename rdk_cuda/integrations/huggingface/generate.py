@@ -47,21 +47,12 @@ class Generate:
     greedy, the same distribution where it samples. Batches, left padding, `GenerationConfig`,
     logits processors, stopping criteria and the returned class are the library's own, except that
     no cache is returned. Options that cannot be honoured are refused before the first token.
-    Criteria are asked as by the library, once about each length, so they may remember and count.
-    For that they wait for the row that is behind, and what others have decided beyond a stop is
-    dropped. They get no scores. Processors have to be functions of the tokens and scores that they
-    are called with: they also see drafts that are then rejected, and each row at its own time, with
-    the tokens of such a row in place of those that have not come so far. Only with one row, greedy,
-    and drafts in chains do they see what the library shows them, once.
-
-    Calls wait for each other where threads share one `Generate`, or a drafter or proposer. A call
-    from inside of a call, as by a streamer, is refused.
+    `docs/tutorial.md` says what is asked of criteria and processors, and how threads take turns.
 
     Warpers such as top-p need scores that were divided by the temperature. So everything that the
-    library has prepared is applied to the target's logits, in its order. Only what comes last is
-    left to `rdk_cuda.verify`, which does the same at the same point: a temperature and, on the CPU,
-    top-k and min-p. Top-p is not among them, because of tokens that are equal at its threshold the
-    library keeps some, as they happen to be sorted, and `verify` all.
+    library has prepared is applied to the target's logits, in its order, but what comes last and
+    `rdk_cuda.verify` does at the same point: a temperature and, on the CPU, top-k and min-p. Not
+    top-p: of tokens that are equal at its threshold the library keeps some, `verify` all.
 
     Args:
         drafter: a causal language model of Hugging Face, or any `rdk_cuda.decoding.CausalModel`,

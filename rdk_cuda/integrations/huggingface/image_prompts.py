@@ -44,7 +44,7 @@ class ImagePrompts(NamedTuple):
     @property
     def real(self) -> Tensor:
         """Which columns are tokens; without the last one, which decoding reads."""
-        mask = self.model_arguments.get("attention_mask", torch.ones_like(self.input_ids))
+        mask: Tensor = self.model_arguments.get("attention_mask", torch.ones_like(self.input_ids))
         return mask[:, :-1].bool().cpu()
 
     def read(self, model: Any, cache_argument: str, past: Any) -> Tensor:

@@ -14,6 +14,7 @@ from rdk_cuda.decoding.trees import branch
 
 from .attention import context_length, layers_of
 from .library import cache_argument, not_served, unwrapped
+from .model_check import check
 from .placement import weight_of
 from .row_cache import RowCache
 from .slot_cache import SlotCache, lay_out, pieces
@@ -22,11 +23,6 @@ from .unserved import refuse_other_layers, refuse_unsupported_model
 if TYPE_CHECKING:
     from .image_prompts import ImagePrompts
     from .recurrent_cache import RecurrentCache
-
-# A model whose windows are longer is checked within them alone.
-_CHECKED_WINDOW = 64
-# So many tokens of one whose caches go by slots, so that windows of a few tokens close.
-_CHECKED_BY_ROWS = 12
 
 # Where layers are recurrent, so few tokens are one pass, also if not all of them are kept.
 _ONE_PASS = 16
@@ -52,18 +48,14 @@ class HuggingFaceModel:
         state_layers: return the inputs of these layers, one after the other, for a drafter that
             reads the target's states (`rdk_cuda.integrations.eagle3`). The number of layers stands
             for the last hidden state, after the last norm.
-        slots: how many tokens of each sequence, dead ones included, the cache has memory for from
-            the first pass on. Where that is not enough, it takes more. Rejected drafts stay for a
-            while: 4/3 of the longest sequence and the tokens of one pass are always enough.
+        slots: for how many tokens of each sequence the cache has memory from the first pass on.
+            4/3 of the longest sequence, as rejected ones stay, and a pass are always enough.
 
-    Construction runs a few tokens through the model and through its plain forward and compares
-    them: a model that does not respect explicit positions and masks, or whose logits are more than
-    its LM head applied to its last hidden state where `head` replaces it, shows there. Recurrent
-    layers that do not go on from a state in a pass of several tokens get one token at a time.
-
-    Recurrent layers keep two hooks, which do nothing in other calls of the model. Sequences with
-    states go back by as much as was fed since the last `rollback`; what is cut back further is read
-    again from its first token. They read a tree in one `feed_tree`.
+    Construction compares a few tokens with the model's plain forward: a model that does not respect
+    explicit positions and masks, or whose logits are more than its LM head applied to its last
+    hidden state where `head` replaces it, shows there. Recurrent layers keep two hooks, which do
+    nothing in other calls of the model. Sequences with states go back by as much as was fed since
+    the last `rollback`, and what is cut back further is read again; they read a tree in one pass.
 
     Attributes:
         vocabulary_size: V_d, or the model's own.
@@ -124,7 +116,7 @@ class HuggingFaceModel:
         self.vocabulary_size = model.get_output_embeddings().weight.shape[0]
         if self.return_hidden:
             self._head = self._here(*self.full_head)
-        self._check()
+        check(self, self._cache, model)
         if (by_slots := self._cache.layers.by_slots) is not None:
             if recent is not None:
                 raise not_served(model, f"has {by_slots}; needs recent=None")
@@ -278,14 +270,6 @@ class HuggingFaceModel:
         self._recurrent = RecurrentCache(config, layers, self.dtype, self.device, mixers)
         return self._recurrent
 
-    def _check(self) -> None:
-        if self._recurrent is None:
-            self._check_against_plain_forward()
-        else:
-            from .recurrent_check import choose_reading
-
-            choose_reading(self, self._recurrent, self.model)
-
     @torch.no_grad()
     def _forward(
         self, ids: Tensor, real: Tensor, kept: int, parents: Sequence[Sequence[int]] | None
@@ -347,34 +331,6 @@ class HuggingFaceModel:
     def _here(self, head: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         bias = None if bias is None else bias.to(self.device, self.dtype)
         return head.to(self.device, self.dtype), bias
-
-    @torch.no_grad()
-    def _check_against_plain_forward(self) -> None:
-        """Feed two ragged sequences, one rolled back, and expect the plain forward's logits.
-
-        A few tokens; beyond a window where that is short.
-        """
-        window = self._cache.layers.window or 0
-        count = 3 + (window if window <= _CHECKED_WINDOW else 0)
-        if self._cache.layers.by_slots is not None:
-            count = max(count, _CHECKED_BY_ROWS)
-        ids = [token % self.readable for token in range(1, count + 1)]
-        whole = torch.tensor([ids], device=self.device, dtype=torch.int64)
-        plain = self.model(input_ids=whole, use_cache=False).logits[0].float()
-        self.reset(2)
-        self.feed([[ids[0], ids[2], ids[2]], ids[:1]], keep=[1, 1])
-        self.rollback([1, 1])
-        fed = self.feed([ids[1:2], ids[1:]], keep=[1, count - 1]).logits.float()
-        expected = torch.cat([plain[1:2], plain[1:]])
-        error = float((torch.cat([fed[0, :1], fed[1]]) - expected).norm() / expected.norm())
-        allowed = 1e-3 if self.dtype == torch.float32 else 0.1
-        if not error <= allowed:
-            raise ValueError(
-                f"HuggingFaceModel: logits of {type(self.model).__name__} differ from its plain "
-                f"forward by {error:.2g} of their norm (allowed {allowed:g}): it does not follow "
-                "explicit position_ids and a 4D mask, or, if head or return_hidden is used, its "
-                "logits are not just its LM head applied to its last hidden state"
-            )
 
 
 def _kept(output: Output, sizes: Sequence[int], keep: Sequence[int]) -> Output:

@@ -137,7 +137,7 @@ class RecurrentCache(SlotCache):
         return self._passes[-1]
 
     def states(self) -> list[Tensor]:
-        """Of all layers, `[B, ...]`, behind each sequence's last token."""
+        """As `SlotCache.states`."""
         self._settle()
         return [state for at in self._at for state in self._states(at).values()]
 

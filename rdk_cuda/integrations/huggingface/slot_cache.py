@@ -135,6 +135,10 @@ class SlotCache:
         self._alive &= self._alive.cumsum(1) <= np.array(self.lengths, np.int64)[:, None]
         self._drop_dead_slots()
 
+    def states(self) -> list[Tensor]:
+        """Of recurrent layers, `[B, ...]`, behind each sequence's last token."""
+        return []
+
     def _past(self, slots: int) -> Any:
         """The library's cache for the model, with our layers."""
         from transformers import DynamicCache
