@@ -279,36 +279,24 @@ class Generate:
             self._target_of = now
         if getattr(getattr(self._drafting_model, "model", None), "training", False):
             raise ValueError("Generate: the drafter is in training mode; call eval() on it first")
+        options: dict[str, Any] = {
+            "method": self.method,
+            "vocabulary": self.vocabulary,
+            "dynamic_tokens": self.dynamic_tokens,
+            "length": self.length,
+        }
         if isinstance(self.drafter, Proposer):
-            return PaddedDecoder(
-                target,
-                None,
-                self.affinity,
-                proposer=self.drafter,
-                method=self.method,
-                vocabulary=self.vocabulary,
-                dynamic_tokens=self.dynamic_tokens,
-                length=self.length,
-            )
+            return PaddedDecoder(target, None, self.affinity, proposer=self.drafter, **options)
         sizes = self.drafter.vocabulary_size, target.vocabulary_size
         if target.device != self.drafter.device:
             raise ValueError(
                 f"Generate: the drafter is on {self.drafter.device}, the model on "
                 f"{target.device}; needs one device"
             )
-        return PaddedDecoder(
-            target,
-            self.drafter,
-            self.affinity or shared_ids(*sizes),
-            draft_length=self.draft_length,
-            draft_temperature=(
-                draft_temperature if self.draft_temperature is None else self.draft_temperature
-            ),
-            method=self.method,
-            vocabulary=self.vocabulary,
-            dynamic_tokens=self.dynamic_tokens,
-            length=self.length,
-        )
+        if self.draft_temperature is not None:
+            draft_temperature = self.draft_temperature
+        options |= {"draft_length": self.draft_length, "draft_temperature": draft_temperature}
+        return PaddedDecoder(target, self.drafter, self.affinity or shared_ids(*sizes), **options)
 
 
 @cache

@@ -26,25 +26,21 @@ _MODES = ("greedy_search", "sample")
 # Options that would be ignored, and why; refused unless they have the library's default.
 _OPTIONS = {
     "assistant_confidence_threshold": "Generate drafts draft_length tokens",
-    "assistant_early_exit": "the drafter is the one given to Generate",
     "assistant_ensemble_weight": "it would change the distribution of the output",
-    "assistant_lookbehind": "the drafter is the one given to Generate",
-    "cache_config": "Generate has a cache of its own",
     "compile_config": "Generate runs the models as they are",
     "guidance_scale": "its second pass keeps a cache that cannot roll back",
     "is_assistant": "Generate is for the target",
-    "max_cache_len": "Generate has a cache of its own",
-    "max_matching_ngram_size": "the drafter is the one given to Generate",
     "num_assistant_tokens": "Generate(draft_length=...) says how many",
     "num_assistant_tokens_schedule": "Generate's draft_length stays the same",
-    "output_attentions": "passes read drafts that are rejected, too",
-    "output_hidden_states": "passes read drafts that are rejected, too",
     "prefill_chunk_size": "Generate reads prompts in pieces of its own",
-    "prompt_lookup_num_tokens": "the drafter is the one given to Generate",
-    "speculation_type": "the drafter is the one given to Generate",
-    "target_lookbehind": "the drafter is the one given to Generate",
-    "use_mtp": "the drafter is the one given to Generate",
 }
+_OPTIONS |= dict.fromkeys(("cache_config", "max_cache_len"), "Generate has a cache of its own")
+_OPTIONS |= dict.fromkeys(
+    ("output_attentions", "output_hidden_states"), "passes read drafts that are rejected, too"
+)
+_OTHER_DRAFTERS = {"assistant_early_exit", "assistant_lookbehind", "max_matching_ngram_size"}
+_OTHER_DRAFTERS |= {"prompt_lookup_num_tokens", "speculation_type", "target_lookbehind", "use_mtp"}
+_OPTIONS |= dict.fromkeys(_OTHER_DRAFTERS, "the drafter is the one given to Generate")
 
 _CACHES = (None, "dynamic", "static")
 

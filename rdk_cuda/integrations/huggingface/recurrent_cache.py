@@ -19,7 +19,7 @@ from .attention import Layers
 from .gated_mixers import noted, noting_forward
 from .mixers import Pass, PassCache, Paths
 from .row_cache import ways
-from .slot_cache import SlotCache
+from .slot_cache import Masks, SlotCache
 from .state_layer import (
     StateLayer,
     States,
@@ -67,12 +67,8 @@ class RecurrentCache(SlotCache):
         self._forget_passes()
 
     def append(
-        self,
-        real: Tensor,
-        parents: Sequence[Sequence[int]] | None = None,
-        *,
-        final: bool = False,
-    ) -> tuple[Tensor, Tensor | dict[str, Tensor | None] | None]:
+        self, real: Tensor, parents: Sequence[Sequence[int]] | None = None, *, final: bool = False
+    ) -> tuple[Tensor, Masks]:
         """As `SlotCache.append`; nothing of a `final` pass is taken back."""
         self._settle()
         counts = real.sum(1).tolist()
@@ -153,9 +149,7 @@ class RecurrentCache(SlotCache):
         past.layers = made
         return past
 
-    def _masks(
-        self, real: Tensor, positions: Tensor, seen: Any
-    ) -> Tensor | dict[str, Tensor | None] | None:
+    def _masks(self, real: Tensor, positions: Tensor, seen: Any) -> Masks:
         if not self._with_keys:
             return None
         masks = super()._masks(real, positions, seen)

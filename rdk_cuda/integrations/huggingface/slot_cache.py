@@ -31,6 +31,8 @@ from .attention import Layers, first_seen, is_seen
 # Longer prompts are read in pieces, so that the mask is at most [B, 1, 512, slots].
 _PREFILL_COLUMNS = 512
 
+Masks = Tensor | dict[str, Tensor | None] | None
+
 
 class SlotCache:
     """Keys and values of a batch, and which of them each sequence owns.
@@ -76,12 +78,8 @@ class SlotCache:
         self.lengths, self.tree_sizes = [0] * batch_size, [0] * batch_size
 
     def append(
-        self,
-        real: Tensor,
-        parents: Sequence[Sequence[int]] | None = None,
-        *,
-        final: bool = False,
-    ) -> tuple[Tensor, Tensor | dict[str, Tensor | None] | None]:
+        self, real: Tensor, parents: Sequence[Sequence[int]] | None = None, *, final: bool = False
+    ) -> tuple[Tensor, Masks]:
         """Count the columns of the pass that comes as every sequence's own.
 
         Args:
@@ -178,9 +176,7 @@ class SlotCache:
         self.tree_sizes = list(map(len, parents))
         return positions, seen
 
-    def _masks(
-        self, real: Tensor, positions: Tensor, seen: NDArray[np.bool_] | None
-    ) -> Tensor | dict[str, Tensor | None] | None:
+    def _masks(self, real: Tensor, positions: Tensor, seen: NDArray[np.bool_] | None) -> Masks:
         """Of a pass; sliding layers are told from which slot on theirs begins."""
         visible, (sliding, window, *_) = self._visible(real), self.layers
         if seen is not None:

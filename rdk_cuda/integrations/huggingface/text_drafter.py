@@ -107,6 +107,7 @@ def load_affinity(path: Path) -> tuple[Affinity, dict[str, Any]]:
 
 
 def load_tokenizer(path: Path) -> Any:
+    """From local files alone."""
     from transformers import AutoTokenizer
 
     try:
