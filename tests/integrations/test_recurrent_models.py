@@ -354,7 +354,9 @@ def test_samples_of_a_hybrid_have_its_distribution(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_models_with_pasts_elsewhere_are_refused(name: str, reason: str) -> None:
-    with pytest.raises(TypeError, match=f"HuggingFaceModel: .*{reason}"):
+    """For their reason, or in older releases because they are wrong behind a rollback."""
+    reason = reason if transformers.__version__ >= "5.24" else "from its plain forward|" + reason
+    with pytest.raises((TypeError, ValueError), match=f"HuggingFaceModel: .*({reason})"):
         HuggingFaceModel(recurrent(name))
 
 

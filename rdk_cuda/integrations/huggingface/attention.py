@@ -43,11 +43,14 @@ def layers_of(model: Any) -> Layers:
     layers = _in_cache(model)
     kinds = {type(layer).__name__ for layer in layers}
     text = model.config.get_text_config(decoder=True)
-    types = set(getattr(text, "layer_types", None) or ())
+    named = list(getattr(text, "layer_types", None) or ())
+    types = set(named)
     recurrent = [
         number
         for number, layer in enumerate(layers)
-        if type(layer).__name__ in _RECURRENT and hasattr(layer, "number_of_states")
+        if type(layer).__name__ in _RECURRENT
+        and hasattr(layer, "number_of_states")
+        and not {"mlp", "moe"}.intersection(named[number : number + 1])  # as 5.20 has them
     ]
     # Old releases have a DynamicLayer also for layers of other types, which they do not know.
     other = (kinds | types) - _SERVED - (_RECURRENT | _RECURRENT_TYPES if recurrent else set())

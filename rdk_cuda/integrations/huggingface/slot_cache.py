@@ -17,7 +17,7 @@ reaches back to them again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -232,10 +232,17 @@ class SlotCache:
             index = torch.from_numpy(order.copy()).to(self.device)
             for layer in self._filled():
                 layer.close_gaps(index)
+            self._cut_positions(lambda own: own.take_along_dim(index[None], 2))
         elif width < self._alive.shape[1]:
             self._alive, self._places = self._alive[:, :width], self._places[:, :width]
             for layer in self._filled():
                 layer.keep(width)
+            self._cut_positions(lambda own: own[..., :width])
+
+    def _cut_positions(self, cut: Callable[[Tensor], Tensor]) -> None:
+        """Of slots, `[n, B, S]`, where a model has bound them to the cache: Qwen4 up to 5.20."""
+        if hasattr(self.past, "position_ids"):
+            self.past.position_ids = cut(self.past.position_ids)
 
     def _filled(self) -> list[Any]:
         """The layers with keys; a model may leave some of those alone that it declares."""
