@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .library import not_served
+
 # The types that were compared with the library. Others may read more than a prompt with images.
 TYPES = {"gemma3", "gemma4", "glm4v", "internvl", "llava", "mistral3", "qwen2_vl", "qwen2_5_vl"}
 TYPES |= {"qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"}
@@ -52,6 +54,7 @@ class ImagePrompts(NamedTuple):
 
         Raises:
             ValueError: a prompt ends with an image.
+            TypeError: an old release, which does not tell positions.
         """
         config, ids = model.config, self.input_ids
         image = getattr(config, "image_token_id", getattr(config, "image_token_index", None))
@@ -63,8 +66,10 @@ class ImagePrompts(NamedTuple):
         if "cache_position" in inspect.signature(model.prepare_inputs_for_generation).parameters:
             given["cache_position"] = torch.arange(ids.shape[1] - 1, device=ids.device)
         inputs = model.prepare_inputs_for_generation(ids[:, :-1], is_first_iteration=True, **given)
-        model(**inputs, return_dict=True)
         positions, counts = inputs.get("position_ids"), self.real.sum(1).to(ids.device)
+        if positions is None and hasattr(model.base_model, "rope_deltas"):
+            raise not_served(model, "does not say where tokens behind images stand")
+        model(**inputs, return_dict=True)
         if positions is None or positions.dim() == 2:
             return torch.zeros_like(counts)
         highest: Tensor = positions[-3:].amax((0, 2))  # of times, heights and widths
