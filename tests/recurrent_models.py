@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 import transformers
 
-SIZE = 61
+from rdk_cuda.decoding import Proposal, Proposer, Step
+
+SIZE, PLACES = 61, 4
 SMALL: dict[str, Any] = {
     "vocab_size": SIZE,
     "hidden_size": 32,
@@ -132,37 +136,73 @@ INDEXERS: dict[str, dict[str, Any]] = {
     | {"hc_count": 2, "hc_lowrank": 8, "indexer_n_heads": 16, "indexer_kv_heads": 1}
     | {"indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 4},
 }
-# Refused: their pasts are elsewhere, or go by slots, of which some are dead after a rollback.
+# Read one by one, each over a cache of the library: gaps between slots would matter to them.
+PATCHES = {"depth": 1, "num_heads": 2, "hidden_size": 16, "intermediate_size": 16}
+ROWS: dict[str, dict[str, Any]] = {
+    "llama4_text": {"num_local_experts": 2, "attention_chunk_size": 8, "head_dim": 8}
+    | {"intermediate_size_mlp": 48, "floor_scale": 4},
+    "deepseek_v4": {"moe_intermediate_size": 16, "index_topk": 8}
+    | {"head_dim": 16, "num_key_value_heads": 1, "q_lora_rank": 16, "o_groups": 2, "hc_mult": 2}
+    | {"o_lora_rank": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6}
+    | {"index_n_heads": 16, "index_head_dim": 16, "mlp_layer_types": ["moe"] * 4}
+    | {
+        "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention"] * 2,
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 7},
+    },
+    "inkling_text": {"head_dim": 8, "layer_types": ["hybrid_sliding", "hybrid"] * 2}
+    | {"swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 8}
+    | {"sliding_window_size": 6, "d_rel": 4, "rel_extent": 16, "mlp_layer_types": ["dense"] * 4},
+    "minimax_m3_vl_text": {"head_dim": 8, "dense_intermediate_size": 48, "rotary_dim": 4}
+    | {"shared_intermediate_size": 16, "num_local_experts": 4, "num_experts_per_tok": 2}
+    | {"index_n_heads": 2, "index_head_dim": 8, "index_block_size": 4, "index_topk_blocks": 2}
+    | {"layer_types": ["full_attention", "minimax_m3_sparse"] * 2},
+    "glm5_next": {
+        "text_config": SMALL
+        | LATENT
+        | INDEXED
+        | {"num_hidden_layers": 4, "linear_head_dim": 8, "linear_num_heads": 4, "index_kpool": 4}
+        | {"hc_mult": 2, "qk_rope_head_dim": 0, "head_dim": 0, "mlp_layer_types": ["dense"] * 4}
+        | ALTERNATING,
+        "vision_config": PATCHES | {"out_hidden_size": 32, "projection_intermediate_size": 32},
+        **{f"image{part}_token_id": 50 + n for n, part in enumerate(("", "_start", "_end"))},
+        **{f"video{part}_token_id": 53 + n for n, part in enumerate(("", "_start", "_end"))},
+    },
+    "gpt_neo": {"num_layers": 4, "num_heads": 4, "window_size": 6}
+    | {"attention_types": [[["global", "local"], 2]]},
+    "falcon": {"alibi": True, "new_decoder_architecture": False},
+}
+# Refused: their pasts are elsewhere, or their windows begin where their first pass ends.
 REFUSED: dict[str, dict[str, Any]] = {
     "minimax": {"block_size": 8, "num_local_experts": 2},
     "recurrent_gemma": {"lru_width": 32, "num_hidden_layers": 3},
     "xlstm": {"num_blocks": 2, "num_heads": 4},
     "rwkv": {"attention_hidden_size": 32},
-    "llama4_text": {"num_local_experts": 2, "attention_chunk_size": 8, "head_dim": 8}
-    | {"intermediate_size_mlp": 48},
-    "deepseek_v4": {"num_hidden_layers": 2},
-    "inkling_text": {"head_dim": 8, "layer_types": ["hybrid_sliding", "hybrid"] * 2}
-    | {"swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 8}
-    | {"sliding_window_size": 6, "d_rel": 4, "rel_extent": 16, "mlp_layer_types": ["dense"] * 4},
-    "glm_moe_dsa": INDEXED | {"index_kpool": 4},  # as GLM-5-next, which reads images, too
+    "unlimited_ocr": {
+        "text_config": SMALL
+        | {"num_hidden_layers": 2, "sliding_window": 6, "n_routed_experts": 4}
+        | {"n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+        "image_token_id": 50,
+    },
     "bloom": {"n_layer": 2, "n_head": 4},
-    "gpt_neo": {"num_layers": 4, "num_heads": 4, "attention_types": [[["global", "local"], 2]]},
 }
 STEPWISE = {"mamba", "falcon_mamba", "jamba"}
 READ_AGAIN = STEPWISE | {"zaya"}  # by whole mixers: their states are not of a kernel that is known
 # One for each way to keep a state: the others differ in what is around it.
-FEW = ("qwen3_5_text", "nemotron_h", "falcon_h1", "jamba", "lfm3", "qwen4_exp_text")
+FEW = ("qwen3_5_text", "nemotron_h", "falcon_h1", "jamba", "lfm3", "qwen4_exp_text", "deepseek_v4")
 EACH = [
-    pytest.param(name, marks=[] if name in FEW else pytest.mark.ci) for name in TYPES | INDEXERS
+    pytest.param(name, marks=[] if name in FEW else pytest.mark.ci)
+    for name in TYPES | INDEXERS | ROWS
 ]
 
 
-def recurrent(name: str, seed: int = 0, kind: str = "AutoModelForCausalLM", **changes: Any) -> Any:
+def recurrent(name: str, seed: int = 0, **changes: Any) -> Any:
     """Of this model type, its weights large enough to matter; skipped where a release lacks it."""
     if name not in transformers.CONFIG_MAPPING:
         pytest.skip(f"Transformers {transformers.__version__} has no {name}")
-    own = (REFUSED | TYPES | INDEXERS).get(name, {})
-    arguments = changes if "text_config" in changes else SMALL | own | changes
+    arguments = (REFUSED | TYPES | INDEXERS | ROWS).get(name, {}) | changes
+    kind = "AutoModelForImageTextToText"
+    if "text_config" not in arguments:
+        arguments, kind = SMALL | arguments, "AutoModelForCausalLM"
     config = transformers.AutoConfig.for_model(name, **arguments)
     torch.manual_seed(seed)
     model = getattr(transformers, kind).from_config(config, attn_implementation="eager")
@@ -172,3 +212,30 @@ def recurrent(name: str, seed: int = 0, kind: str = "AutoModelForCausalLM", **ch
             plain = weight.dim() > 1 and "A_log" not in key and "conv" not in key
             weight.mul_(3.0 if plain else 1.0)
     return model.eval()
+
+
+class Spoilt(Proposer):
+    """Drafts that are right up to a random place, as chains or as one branch of a tree."""
+
+    def __init__(self, texts: list[list[int]], *, trees: bool = False) -> None:
+        self.texts, self.trees = texts, trees
+
+    def reset(self, batch_size: int) -> None:
+        self.rng = random.Random(batch_size)
+
+    def propose(self, sequences: Sequence[Any], step: Step) -> Proposal:
+        chains = []
+        for text, s in zip(self.texts, sequences, strict=False):
+            draft = text[s.length : s.length + PLACES]
+            spoilt = self.rng.randrange(PLACES + 1)
+            if spoilt < len(draft):
+                draft[spoilt] = (draft[spoilt] + 1) % SIZE
+            chains.append(draft)
+        if not self.trees:
+            return Proposal.fixed(chains, step)
+        # Two roots with children each; the chain's places lie between the others.
+        tokens = torch.randint(1, SIZE, (len(chains), 2 * PLACES), generator=torch.manual_seed(3))
+        parents = torch.tensor([-1, -1, *range(2 * PLACES - 2)]).repeat(len(chains), 1)
+        for row, chain in zip(tokens, chains, strict=True):
+            row[1::2][: len(chain)] = torch.tensor(chain)
+        return Proposal.tree(tokens, parents, step)

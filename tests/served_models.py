@@ -18,7 +18,7 @@ from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 
 from .architectures import CONFIGS, SIZE, tiny
-from .recurrent_models import INDEXERS, REFUSED, TYPES, recurrent
+from .recurrent_models import INDEXERS, REFUSED, ROWS, TYPES, recurrent
 
 RESULT = Path(__file__).parents[1] / "profiling/results/served-models/transformers.json"
 TOKENS = [[token % (SIZE - 1) + 1 for token in range(first, first + 24, 2)] for first in (3, 40)]
@@ -29,15 +29,9 @@ def models(named: set[str] | None = None) -> Iterator[tuple[str, Any]]:
     kinds = {getattr(transformers, kind).model_type: name for name, (kind, _) in CONFIGS.items()}
     for name in kinds.keys() if named is None else kinds.keys() & named:
         yield name, tiny(kinds[name])
-    for name, changes in (TYPES | INDEXERS).items():
+    for name in TYPES | INDEXERS | ROWS | REFUSED:
         if named is None or name in named:
-            yield name, recurrent(name, **changes)
-    for name, changes in REFUSED.items():
-        if named is None or name in named:
-            yield (
-                name + " with index_kpool" * ("index_kpool" in changes),
-                recurrent(name, **changes),
-            )
+            yield name, recurrent(name)
 
 
 def row_of(name: str, model: Any) -> dict[str, Any]:
@@ -62,6 +56,8 @@ def row_of(name: str, model: Any) -> dict[str, Any]:
 
 def how(wrapped: HuggingFaceModel) -> str:
     """What a rollback does."""
+    if (by_slots := wrapped._cache.layers.by_slots) is not None:
+        return f"one cache a sequence, for {by_slots}"
     cache, kinds = wrapped._recurrent, {type(each).__name__ for each in wrapped._cache.past.layers}
     parts = ["indexers' keys and positions"] if "IndexedSlotLayer" in kinds else []
     if cache is None:

@@ -32,7 +32,6 @@ from tests.architectures import (  # noqa: E402
     CONFIGS,
     CONTEXT,
     EAGER,
-    GROUPED,
     SIZE,
     SLIDING,
     WINDOW,
@@ -302,14 +301,7 @@ def test_a_drafter_that_could_draft_what_it_cannot_read_is_refused() -> None:
     ("config", "changes", "reason"),
     [
         ("T5Config", {}, "encoder-decoder"),
-        (
-            "Qwen2Config",
-            GROUPED | {"layer_types": ["chunked_attention"] * 2, "attention_chunk_size": 8},
-            "chunked attention",
-        ),
         ("BloomConfig", {"vocab_size": SIZE, "hidden_size": 32}, "does not take .*position_ids"),
-        ("FalconConfig", {"vocab_size": SIZE, "hidden_size": 284, "alibi": True}, "ALiBi"),
-        ("GPTNeoConfig", {"vocab_size": SIZE, "hidden_size": 64}, "local attention"),
     ],
 )
 def test_models_that_cannot_roll_back_are_refused(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from vllm import SamplingParams
 
-from rdk_cuda.integrations.huggingface.text_drafter import load_token_map
+from rdk_cuda.integrations.vllm.token_map import load_token_map
 
 from .drafters import with_another_tokenizer
 from .engine import WORKER, Engine, speculation

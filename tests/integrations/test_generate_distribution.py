@@ -151,12 +151,12 @@ def test_control_a_temperature_behind_the_warpers_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As it would be if `verify` always had it: top-p would keep the tokens of another one."""
-    sampling = integration._sampling
+    sampling = integration.sampling_of
 
     def reordered(prepared: Sequence[Any], do_sample: bool, **options: bool) -> Any:
         first, *rest = prepared
         assert type(first).__name__ == "TemperatureLogitsWarper"
         return sampling([*rest, first], do_sample, **options)
 
-    monkeypatch.setattr(integration, "_sampling", reordered)
+    monkeypatch.setattr(integration, "sampling_of", reordered)
     assert p_value(samples(TRUNCATED), TRUNCATED) < CAUGHT

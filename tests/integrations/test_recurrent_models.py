@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 import sys
+import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -22,12 +23,13 @@ transformers = pytest.importorskip("transformers", minversion="5.0")
 # Releases before keep one state a layer, or a model's own cache; that they refuse is tested below.
 pytest.importorskip("transformers", minversion="5.14")
 
-from rdk_cuda.decoding import Proposal, Proposer, SpeculativeDecoder, Step  # noqa: E402
+from rdk_cuda.decoding import SpeculativeDecoder  # noqa: E402
 from rdk_cuda.integrations.huggingface import (  # noqa: E402
     Generate,
     HuggingFaceModel,
     gated_mixers,
-    recurrent_check,
+    row_cache,
+    slot_cache,
 )
 from rdk_cuda.integrations.huggingface import model as huggingface  # noqa: E402
 from rdk_cuda.integrations.huggingface.mixers import Pass  # noqa: E402
@@ -38,9 +40,19 @@ from rdk_cuda.integrations.huggingface.slot_layer import (  # noqa: E402
 )
 from tests import served_models  # noqa: E402
 from tests.architectures import near, tiny  # noqa: E402
-from tests.recurrent_models import EACH, INDEXERS, READ_AGAIN, REFUSED, SIZE, STEPWISE, recurrent  # noqa: E402
+from tests.recurrent_models import (  # noqa: E402
+    EACH,
+    INDEXERS,
+    PLACES,
+    READ_AGAIN,
+    ROWS,
+    SIZE,
+    STEPWISE,
+    Spoilt,
+    recurrent,
+)
 
-NEW, PLACES = 20, 4
+NEW = 20
 PROMPTS = [[random.Random(n).randrange(1, SIZE) for _ in range(n)] for n in (7, 1, 23, 12)]
 
 
@@ -56,39 +68,14 @@ def truth(name: str) -> list[list[int]]:
     return texts
 
 
-class Spoilt(Proposer):
-    """Drafts that are right up to a random place, as chains or as one branch of a tree."""
-
-    def __init__(self, texts: list[list[int]], *, trees: bool = False) -> None:
-        self.texts, self.trees = texts, trees
-
-    def reset(self, batch_size: int) -> None:
-        self.rng = random.Random(batch_size)
-
-    def propose(self, sequences: Sequence[Any], step: Step) -> Proposal:
-        chains = []
-        for text, s in zip(self.texts, sequences, strict=False):
-            draft = text[s.length : s.length + PLACES]
-            spoilt = self.rng.randrange(PLACES + 1)
-            if spoilt < len(draft):
-                draft[spoilt] = (draft[spoilt] + 1) % SIZE
-            chains.append(draft)
-        if not self.trees:
-            return Proposal.fixed(chains, step)
-        # Two roots with children each; the chain's places lie between the others.
-        tokens = torch.randint(1, SIZE, (len(chains), 2 * PLACES), generator=torch.manual_seed(3))
-        parents = torch.tensor([-1, -1, *range(2 * PLACES - 2)]).repeat(len(chains), 1)
-        for row, chain in zip(tokens, chains, strict=True):
-            row[1::2][: len(chain)] = torch.tensor(chain)
-        return Proposal.tree(tokens, parents, step)
-
-
 @pytest.mark.parametrize("name", EACH)
 def test_ragged_feeding_and_rollback_equal_fresh_forwards(name: str) -> None:
     """Also back to before the last rollback, and to nothing: such sequences are read anew."""
     model = recurrent(name)
     wrapped = HuggingFaceModel(model)
-    assert (wrapped._recurrent is None) == (name in INDEXERS and name != "qwen4_exp_text")
+    without_states = INDEXERS.keys() - {"qwen4_exp_text"} | ROWS.keys()
+    assert (wrapped._recurrent is None) == (name in without_states)
+    assert (wrapped._cache.layers.by_slots is None) == (name not in ROWS)
     if wrapped._recurrent and transformers.__version__ >= "5.24":  # others ignored states before
         assert wrapped._recurrent.stepwise == (name in STEPWISE)
         assert wrapped._recurrent.gated == (name not in STEPWISE)
@@ -203,9 +190,55 @@ def test_control_states_that_are_wrong_are_caught(
     if wrong is not padding_in_front:
         with pytest.raises(ValueError, match=r"from its plain forward by .* tokens a pass"):
             HuggingFaceModel(model)
-    monkeypatch.setattr(recurrent_check, "choose_reading", lambda *_: None)
+    monkeypatch.setattr(huggingface, "check", lambda *_: None)
     decoder = SpeculativeDecoder(HuggingFaceModel(model), proposer=mostly_right(name))
     assert decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0).tokens != expected
+
+
+@pytest.mark.parametrize("name", ["llama4_text", "deepseek_v4", "inkling_text"])
+def test_control_caches_that_are_not_copied_are_caught(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At construction, and where the tokens are compared."""
+    model, expected = recurrent(name), truth(name)
+    target = HuggingFaceModel(model)
+    monkeypatch.setattr(row_cache, "_copied", lambda cache: cache)
+    decoder = SpeculativeDecoder(target, proposer=mostly_right(name))
+    assert decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0).tokens != expected
+    with pytest.raises(ValueError, match=r"from its plain forward by .* tokens a pass"):
+        HuggingFaceModel(model)
+
+
+@pytest.mark.parametrize("name", ["llama4_text", "deepseek_v4"])
+def test_hidden_states_of_passes_one_after_the_other(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a sequence that is read again in pieces, to another place than it was before."""
+    monkeypatch.setattr(slot_cache, "_PREFILL_COLUMNS", 3)
+    model = recurrent(name)
+    wrapped = HuggingFaceModel(model, return_hidden=True, state_layers=(1,))
+    wrapped.reset(2)
+    wrapped.feed([PROMPTS[2], PROMPTS[0]], [1, 1])
+    wrapped.rollback([11, 7])
+    output = wrapped.feed([[5, 6, 7], [8]], [2, 1])
+    assert output.states is not None
+    for b, text in enumerate(([*PROMPTS[2][:11], 5, 6, 7], [*PROMPTS[0], 8])):
+        kept, new = (2, 1)[b], (3, 1)[b]
+        torch.testing.assert_close(output.logits[b, :kept], alone(model, text)[-kept:])
+        with torch.no_grad():
+            plain = model(torch.tensor([text]), use_cache=False, output_hidden_states=True)
+        torch.testing.assert_close(output.states[b], plain.hidden_states[1][0, -new:])
+
+
+def test_batches_of_one_pass_a_sequence_are_announced_once() -> None:
+    target = HuggingFaceModel(recurrent("llama4_text"))
+    with pytest.warns(UserWarning, match="has layers of type chunked_attention, so that each"):
+        target.reset(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        target.reset(3)
+    with pytest.raises(TypeError, match="chunked_attention; needs recent=None"):
+        HuggingFaceModel(target.model, recent=4)
 
 
 @pytest.mark.parametrize("name", ["qwen3_5_text", "nemotron_h"])
@@ -238,7 +271,7 @@ def test_mixers_that_ignore_a_state_read_one_token_at_a_time(
     assert single._recurrent.stepwise == (dtype == torch.float32)
 
 
-@pytest.mark.parametrize("name", ["qwen3_5_text", "nemotron_h", "lfm3", "llama"])
+@pytest.mark.parametrize("name", ["qwen3_5_text", "nemotron_h", "lfm3", "llama4_text", "llama"])
 def test_half_precision_is_as_exact_as_attention_is(name: str) -> None:
     """Logits of passes with rollbacks, against those of the plain forward over the same tokens."""
     model = (tiny(name) if name == "llama" else recurrent(name)).bfloat16()
@@ -302,7 +335,7 @@ def test_samples_of_a_hybrid_have_its_distribution(monkeypatch: pytest.MonkeyPat
     """
     assert p_value() > FALSE_ALARM
     not_rolled_back(monkeypatch)
-    monkeypatch.setattr(recurrent_check, "choose_reading", lambda *_: None)
+    monkeypatch.setattr(huggingface, "check", lambda *_: None)
     assert p_value() < CAUGHT
 
 
@@ -313,15 +346,18 @@ def test_samples_of_a_hybrid_have_its_distribution(monkeypatch: pytest.MonkeyPat
         ("recurrent_gemma", r"layers \[0, 1\] where"),
         ("xlstm", "does not take .* position_ids"),
         ("rwkv", "does not take .* position_ids"),
-        ("llama4_text", "has chunked attention"),
-        ("deepseek_v4", "heavily_compressed_attention"),
-        ("inkling_text", "hybrid_sliding"),
-        ("glm_moe_dsa", "pools its keys by slots"),
+        (
+            "unlimited_ocr",
+            "reference_sliding.*, whose window begins where its first pass ends",
+        ),
+        ("bloom", "does not take position_ids"),
     ],
 )
 def test_models_with_pasts_elsewhere_are_refused(name: str, reason: str) -> None:
-    with pytest.raises(TypeError, match=f"HuggingFaceModel: .* {reason}"):
-        HuggingFaceModel(recurrent(name, **REFUSED[name]))
+    """For their reason, or in older releases because they are wrong behind a rollback."""
+    reason = reason if transformers.__version__ >= "5.24" else "from its plain forward|" + reason
+    with pytest.raises((TypeError, ValueError), match=f"HuggingFaceModel: .*({reason})"):
+        HuggingFaceModel(recurrent(name))
 
 
 def test_the_table_of_served_models_is_what_the_code_does() -> None:
@@ -344,7 +380,7 @@ def test_releases_without_states_in_the_cache_refuse_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("rdk_cuda.integrations.huggingface.attention._RECURRENT", set())
-    with pytest.raises(TypeError, match="keeps its past as LinearAttentionLayer and conv; only"):
+    with pytest.raises(TypeError, match="keeps its past as LinearAttentionLayer and conv; needs"):
         HuggingFaceModel(recurrent("lfm3"))
 
 
@@ -352,7 +388,7 @@ def test_trees_below_earlier_nodes_are_refused() -> None:
     wrapped = HuggingFaceModel(recurrent("lfm3"))
     wrapped.reset(1)
     wrapped.feed_tree([[1, 2]], [2], [[-1]])
-    with pytest.raises(ValueError, match=r"has recurrent layers, and \[1\] nodes are read; needs"):
+    with pytest.raises(ValueError, match=r"a tree by its paths, and \[1\] nodes are read; needs"):
         wrapped.feed_tree([[3]], [1], [[-1, 0]])
 
 
@@ -400,6 +436,22 @@ def test_a_mixer_without_its_hooks_is_refused() -> None:
     with pytest.raises(RuntimeError, match="was replaced, or has lost its hooks; wrap the model"):
         wrapped.rollback([4])
     mixer._forward_pre_hooks.update(hooks)
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_text", "nemotron_h", "jamba", "lfm3", "inkling_text"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_layers_that_a_device_map_has_put_elsewhere_keep_their_states(name: str, when: str) -> None:
+    """Of two layers only the hooks of accelerate know where the weights are."""
+    accelerate = pytest.importorskip("accelerate")
+    model = recurrent(name)
+    layers = model.base_model.layers if hasattr(model.base_model, "layers") else model.model.layers
+    wrapped = HuggingFaceModel(model) if when == "after" else None
+    for layer in layers[1:3]:
+        accelerate.cpu_offload(layer, execution_device="cpu")
+    assert any(weight.is_meta for weight in model.parameters())
+    decoder = SpeculativeDecoder(wrapped or HuggingFaceModel(model), proposer=mostly_right(name))
+    done = decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0)
+    assert done.tokens == truth(name)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -12,9 +12,9 @@ from rdk_cuda import Affinity
 from rdk_cuda.drafter import SavedDrafterError
 from rdk_cuda.integrations.huggingface.text_drafter import (
     AFFINITY,
-    load_token_map,
     save_text_drafter,
 )
+from rdk_cuda.integrations.vllm.token_map import load_token_map
 from rdk_cuda.vocabulary.token_bytes import token_bytes
 from tests.trained_tokenizers import TOKENIZERS
 

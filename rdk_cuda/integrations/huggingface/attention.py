@@ -9,10 +9,9 @@ from torch import Tensor
 
 from .library import not_served
 
-# Classes of layers in a cache, and the types that configurations name. Chunks are refused by name.
+# Classes of layers in a cache, and the types that configurations name.
 _SERVED = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer", "DynamicIndexedLayer"} | {
     "attention",
-    "chunked_attention",
     "full_attention",
     "indexed_attention",
     "mlp",
@@ -30,11 +29,13 @@ class Layers(NamedTuple):
         sliding: for each layer of the cache, whether its attention slides.
         window: how many tokens a sliding layer sees, the newest included; None without one.
         recurrent: the numbers of layers that keep recurrent or convolution states.
+        by_slots: how a gap between slots would matter; None if it would not.
     """
 
     sliding: list[bool]
     window: int | None
     recurrent: tuple[int, ...] = ()
+    by_slots: str | None = None
 
 
 def layers_of(model: Any) -> Layers:
@@ -42,37 +43,41 @@ def layers_of(model: Any) -> Layers:
     layers = _in_cache(model)
     kinds = {type(layer).__name__ for layer in layers}
     text = model.config.get_text_config(decoder=True)
-    types = set(getattr(text, "layer_types", None) or ())
+    named = list(getattr(text, "layer_types", None) or ())
+    types = set(named)
     recurrent = [
         number
         for number, layer in enumerate(layers)
-        if type(layer).__name__ in _RECURRENT and hasattr(layer, "number_of_states")
+        if type(layer).__name__ in _RECURRENT
+        and hasattr(layer, "number_of_states")
+        and not {"mlp", "moe"}.intersection(named[number : number + 1])  # as 5.20 has them
     ]
     # Old releases have a DynamicLayer also for layers of other types, which they do not know.
     other = (kinds | types) - _SERVED - (_RECURRENT | _RECURRENT_TYPES if recurrent else set())
-    if other:
+    if other & (_RECURRENT | _RECURRENT_TYPES):
         raise not_served(
             model,
-            f"keeps its past as {' and '.join(sorted(other))}; only full attention (DynamicLayer), "
-            "sliding windows (DynamicSlidingWindowLayer), indexed attention (DynamicIndexedLayer) "
-            "and recurrent states (of newer releases: LinearAttentionLayer) can roll sequences "
-            "back separately",
+            f"keeps its past as {' and '.join(sorted(other))}; needs a newer release, whose caches "
+            "have states (LinearAttentionLayer)",
         )
-    if "chunked_attention" in types:
-        raise not_served(
-            model,
-            "has chunked attention, whose chunks the library cuts by slots; needs full attention "
-            "or sliding windows",
-        )
+    if any("ReferenceSlidingWindow" in kind for kind in kinds):
+        reason = "has reference_sliding_attention, whose window begins where its first pass ends"
+        raise not_served(model, reason)
     windows = [getattr(layer, "sliding_window", None) for layer in layers]
     different = sorted({window for window in windows if window is not None})
-    if len(different) > 1:
-        raise not_served(
-            model,
-            f"has sliding windows of {different} tokens; needs one length for all sliding layers",
-        )
+    by_slots = None
+    if other:
+        by_slots = f"layers of type {' and '.join(sorted(other & types or other))}"
+    elif len(different) > 1:
+        by_slots = f"sliding windows of {different} tokens"
+    elif getattr(model.config, "alibi", False):
+        by_slots = "ALiBi"
+    elif "local" in getattr(model.config, "attention_layers", ()):
+        by_slots = "local attention"
+    elif getattr(text, "index_kpool", None):
+        by_slots = "an indexer that pools its keys"
     sliding = [window is not None for window in windows]
-    return Layers(sliding, different[0] if different else None, tuple(recurrent))
+    return Layers(sliding, different[0] if different else None, tuple(recurrent), by_slots)
 
 
 def has_attention(model: Any) -> bool:

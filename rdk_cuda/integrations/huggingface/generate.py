@@ -32,6 +32,7 @@ from .generation_options import (
     refuse_unsupported,
     sampling_of,
 )
+from .image_prompts import ImagePrompts, has_images
 from .library import drop_unused_cache
 from .model import HuggingFaceModel
 from .padded_batch import PaddedBatch, PaddedDecoder, ending_of, stop_strings_of
@@ -46,21 +47,12 @@ class Generate:
     greedy, the same distribution where it samples. Batches, left padding, `GenerationConfig`,
     logits processors, stopping criteria and the returned class are the library's own, except that
     no cache is returned. Options that cannot be honoured are refused before the first token.
-    Criteria are asked as by the library, once about each length, so they may remember and count.
-    For that they wait for the row that is behind, and what others have decided beyond a stop is
-    dropped. They get no scores. Processors have to be functions of the tokens and scores that they
-    are called with: they also see drafts that are then rejected, and each row at its own time, with
-    the tokens of such a row in place of those that have not come so far. Only with one row, greedy,
-    and drafts in chains do they see what the library shows them, once.
-
-    Calls wait for each other where threads share one `Generate`, or a drafter or proposer. A call
-    from inside of a call, as by a streamer, is refused.
+    `docs/tutorial.md` says what is asked of criteria and processors, and how threads take turns.
 
     Warpers such as top-p need scores that were divided by the temperature. So everything that the
-    library has prepared is applied to the target's logits, in its order. Only what comes last is
-    left to `rdk_cuda.verify`, which does the same at the same point: a temperature and, on the CPU,
-    top-k and min-p. Top-p is not among them, because of tokens that are equal at its threshold the
-    library keeps some, as they happen to be sorted, and `verify` all.
+    library has prepared is applied to the target's logits, in its order, but what comes last and
+    `rdk_cuda.verify` does at the same point: a temperature and, on the CPU, top-k and min-p. Not
+    top-p: of tokens that are equal at its threshold the library keeps some, `verify` all.
 
     Args:
         drafter: a causal language model of Hugging Face, or any `rdk_cuda.decoding.CausalModel`,
@@ -240,7 +232,16 @@ class Generate:
             slots = 0
             if is_static(config, model_kwargs):
                 slots = longest + longest // 3 + self.draft_length + 2  # as HuggingFaceModel says
+            images = ImagePrompts(input_ids, model_kwargs) if has_images(model_kwargs) else None
+            target = decoder.target
+            assert isinstance(target, HuggingFaceModel)
+            if images is not None and target.state_layers:
+                raise ValueError(
+                    "Generate: a prompt has images, and the drafter reads the target's states, "
+                    "also of the prompt; needs a drafter that reads tokens"
+                )
             with _caches(decoder, self._drafting_model, slots):
+                target.waiting = images
                 self.statistics = decoder.generate(
                     prompts,
                     max_new_tokens=batch.limit,
@@ -278,36 +279,24 @@ class Generate:
             self._target_of = now
         if getattr(getattr(self._drafting_model, "model", None), "training", False):
             raise ValueError("Generate: the drafter is in training mode; call eval() on it first")
+        options: dict[str, Any] = {
+            "method": self.method,
+            "vocabulary": self.vocabulary,
+            "dynamic_tokens": self.dynamic_tokens,
+            "length": self.length,
+        }
         if isinstance(self.drafter, Proposer):
-            return PaddedDecoder(
-                target,
-                None,
-                self.affinity,
-                proposer=self.drafter,
-                method=self.method,
-                vocabulary=self.vocabulary,
-                dynamic_tokens=self.dynamic_tokens,
-                length=self.length,
-            )
+            return PaddedDecoder(target, None, self.affinity, proposer=self.drafter, **options)
         sizes = self.drafter.vocabulary_size, target.vocabulary_size
         if target.device != self.drafter.device:
             raise ValueError(
                 f"Generate: the drafter is on {self.drafter.device}, the model on "
                 f"{target.device}; needs one device"
             )
-        return PaddedDecoder(
-            target,
-            self.drafter,
-            self.affinity or shared_ids(*sizes),
-            draft_length=self.draft_length,
-            draft_temperature=(
-                draft_temperature if self.draft_temperature is None else self.draft_temperature
-            ),
-            method=self.method,
-            vocabulary=self.vocabulary,
-            dynamic_tokens=self.dynamic_tokens,
-            length=self.length,
-        )
+        if self.draft_temperature is not None:
+            draft_temperature = self.draft_temperature
+        options |= {"draft_length": self.draft_length, "draft_temperature": draft_temperature}
+        return PaddedDecoder(target, self.drafter, self.affinity or shared_ids(*sizes), **options)
 
 
 @cache
@@ -378,6 +367,6 @@ def _caches(
         yield
     finally:
         for model, own in zip(wrapped, before, strict=True):
-            model.slots = own
+            model.slots, model.waiting = own, None
         decoder.target.reset(0)
         decoder.proposer.reset(0)

@@ -18,6 +18,7 @@ from transformers.generation import (
 
 from ...decoding import Proposer
 from ...vocabulary import Vocabulary
+from .image_prompts import ARGUMENTS, TYPES, has_images, is_empty
 from .library import CACHE_ARGUMENTS, given_cache, tokens_in
 
 _MODES = ("greedy_search", "sample")
@@ -25,25 +26,21 @@ _MODES = ("greedy_search", "sample")
 # Options that would be ignored, and why; refused unless they have the library's default.
 _OPTIONS = {
     "assistant_confidence_threshold": "Generate drafts draft_length tokens",
-    "assistant_early_exit": "the drafter is the one given to Generate",
     "assistant_ensemble_weight": "it would change the distribution of the output",
-    "assistant_lookbehind": "the drafter is the one given to Generate",
-    "cache_config": "Generate has a cache of its own",
     "compile_config": "Generate runs the models as they are",
     "guidance_scale": "its second pass keeps a cache that cannot roll back",
     "is_assistant": "Generate is for the target",
-    "max_cache_len": "Generate has a cache of its own",
-    "max_matching_ngram_size": "the drafter is the one given to Generate",
     "num_assistant_tokens": "Generate(draft_length=...) says how many",
     "num_assistant_tokens_schedule": "Generate's draft_length stays the same",
-    "output_attentions": "passes read drafts that are rejected, too",
-    "output_hidden_states": "passes read drafts that are rejected, too",
     "prefill_chunk_size": "Generate reads prompts in pieces of its own",
-    "prompt_lookup_num_tokens": "the drafter is the one given to Generate",
-    "speculation_type": "the drafter is the one given to Generate",
-    "target_lookbehind": "the drafter is the one given to Generate",
-    "use_mtp": "the drafter is the one given to Generate",
 }
+_OPTIONS |= dict.fromkeys(("cache_config", "max_cache_len"), "Generate has a cache of its own")
+_OPTIONS |= dict.fromkeys(
+    ("output_attentions", "output_hidden_states"), "passes read drafts that are rejected, too"
+)
+_OTHER_DRAFTERS = {"assistant_early_exit", "assistant_lookbehind", "max_matching_ngram_size"}
+_OTHER_DRAFTERS |= {"prompt_lookup_num_tokens", "speculation_type", "target_lookbehind", "use_mtp"}
+_OPTIONS |= dict.fromkeys(_OTHER_DRAFTERS, "the drafter is the one given to Generate")
 
 _CACHES = (None, "dynamic", "static")
 
@@ -144,20 +141,16 @@ def refuse_unsupported(
                     f"Generate: {kind.__name__} remembers the prefixes it has seen, and would "
                     "remember rejected drafts; leave out the option that asks for it"
                 )
+    reads = ARGUMENTS if model.config.model_type in TYPES else set()
     for argument, value in model_arguments.items():
-        # Of a model that also reads images, the library passes what encoders made of none.
-        is_empty = value is None or (
-            (argument == "mm_encoder_outputs" and isinstance(value, Mapping) and not len(value))
-            or (
-                argument == "mm_token_type_ids"
-                and isinstance(value, Tensor)
-                and not bool(value.any())
-            )
+        others = isinstance(value, Mapping) and argument in reads and value.keys() - {"image"}
+        is_known = argument in _MODEL_ARGUMENTS | reads or (
+            argument != "token_type_ids" and is_empty(argument, value)
         )
-        if not is_empty and argument not in _MODEL_ARGUMENTS:
+        if others or not is_known:
             raise ValueError(
                 f"Generate: {argument} was given for the model's forward; needs input_ids and "
-                "attention_mask alone"
+                f"attention_mask alone, or images and one of the types {', '.join(sorted(TYPES))}"
             )
     argument, cache = given_cache(model_arguments)
     if cache is not None and (count := tokens_in(cache)) > 0:
@@ -193,7 +186,7 @@ def prompts_of(input_ids: Tensor, model_arguments: Mapping[str, Any]) -> list[li
             "which there is at least one; use a tokenizer with padding_side='left'"
         )
     positions = model_arguments.get("position_ids")
-    if positions is not None:
+    if positions is not None and not (positions.dim() == 3 and has_images(model_arguments)):
         # Or [n, B, W], also of times, heights and widths: all are alike without images.
         fits = positions.dim() in (2, 3) and positions.shape[-1] == mask.shape[1]
         fits = fits and positions.shape[-2] in (1, len(mask))

@@ -20,6 +20,7 @@ from transformers import DynamicCache
 
 from .gated_mixers import Call, taken_rows
 from .library import cache_argument, not_served
+from .model_check import difference
 from .state_layer import StateLayer, States, add_rows, rows_of, set_states, states_of, window_of
 
 # How many tokens a mixer is tried with behind a state, and by how much that is made larger.
@@ -262,12 +263,6 @@ def find_mixers(model: Any, recurrent: Sequence[int]) -> dict[Any, int]:
             module.register_forward_pre_hook(_enter, with_kwargs=True)
             module.register_forward_hook(_leave, with_kwargs=True)
     return {module: own.pop() for module, own in cache.mixers.items()}
-
-
-def difference(found: Tensor, expected: Tensor) -> float:
-    """The norm of the difference over that of what is expected."""
-    norm = max(float(expected.float().norm()), torch.finfo(torch.float32).tiny)
-    return float((found.float() - expected.float()).norm()) / norm
 
 
 class _Watched(DynamicCache):  # type: ignore[misc]

@@ -13,16 +13,16 @@ from rdk_cuda.decoding import Output
 from rdk_cuda.decoding.trees import branch
 
 from .attention import context_length, layers_of
-from .library import cache_argument, unwrapped
+from .library import cache_argument, not_served, unwrapped
+from .model_check import check
 from .placement import weight_of
+from .row_cache import RowCache
 from .slot_cache import SlotCache, lay_out, pieces
 from .unserved import refuse_other_layers, refuse_unsupported_model
 
 if TYPE_CHECKING:
+    from .image_prompts import ImagePrompts
     from .recurrent_cache import RecurrentCache
-
-# A model whose windows are longer is checked within them alone.
-_CHECKED_WINDOW = 64
 
 # Where layers are recurrent, so few tokens are one pass, also if not all of them are kept.
 _ONE_PASS = 16
@@ -36,7 +36,7 @@ class HuggingFaceModel:
             attention "sdpa" or "eager"; also with PEFT's adapters, or compiled, of which the model
             inside is run. Layers have full attention, a sliding window, an indexer that chooses
             what is seen, or states that the newer releases keep in a cache: delta rules,
-            Mamba, convolutions.
+            Mamba, convolutions. Others, whose caches go by slots, run once for each sequence.
         head: `[V_d, d]`, an LM head in place of the model's own: a pruned drafter's, from
             `rdk_cuda.drafter.prune_head`. Brought to the model's dtype and device.
         head_bias: `[V_d]`, its bias if it has one.
@@ -48,18 +48,14 @@ class HuggingFaceModel:
         state_layers: return the inputs of these layers, one after the other, for a drafter that
             reads the target's states (`rdk_cuda.integrations.eagle3`). The number of layers stands
             for the last hidden state, after the last norm.
-        slots: how many tokens of each sequence, dead ones included, the cache has memory for from
-            the first pass on. Where that is not enough, it takes more. Rejected drafts stay for a
-            while: 4/3 of the longest sequence and the tokens of one pass are always enough.
+        slots: for how many tokens of each sequence the cache has memory from the first pass on.
+            4/3 of the longest sequence, as rejected ones stay, and a pass are always enough.
 
-    Construction runs a few tokens through the model and through its plain forward and compares
-    them: a model that does not respect explicit positions and masks, or whose logits are more than
-    its LM head applied to its last hidden state where `head` replaces it, shows there. Recurrent
-    layers that do not go on from a state in a pass of several tokens get one token at a time.
-
-    Recurrent layers keep two hooks, which do nothing in other calls of the model. Sequences with
-    states go back by as much as was fed since the last `rollback`; what is cut back further is read
-    again from its first token. They read a tree in one `feed_tree`.
+    Construction compares a few tokens with the model's plain forward: a model that does not respect
+    explicit positions and masks, or whose logits are more than its LM head applied to its last
+    hidden state where `head` replaces it, shows there. Recurrent layers keep two hooks, which do
+    nothing in other calls of the model. Sequences with states go back by as much as was fed since
+    the last `rollback`, and what is cut back further is read again; they read a tree in one pass.
 
     Attributes:
         vocabulary_size: V_d, or the model's own.
@@ -67,6 +63,8 @@ class HuggingFaceModel:
             layers may be elsewhere.
         readable: it reads the ids below this, as it has embeddings.
         slots: as above; may be changed, for the next `reset`.
+        waiting: prompts with images, of which the next `reset` lets the library read all but the
+            last token.
 
     Raises:
         TypeError: a model that cannot do it, and why.
@@ -101,9 +99,15 @@ class HuggingFaceModel:
         if state_layers:
             refuse_other_layers(model, state_layers)
         self.slots = slots
+        self.waiting: ImagePrompts | None = None
+        self._beyond: Tensor | None = None  # by how much positions are beyond slots, [B]
         self.state_layers = self._state_layers = tuple(state_layers)
         self.model, self.return_hidden = model, return_hidden or head is not None
-        self._cache_argument = cache_argument(model.base_model if self.return_hidden else model)
+        self._runs = model
+        if self.return_hidden:  # Llama 4's prefix names no part of it
+            base = model.base_model
+            self._runs = getattr(model, "model", model) if base is model else base
+        self._cache_argument = cache_argument(self._runs)
         embedding = model.get_input_embeddings().weight
         self.device, self.dtype = embedding.device, embedding.dtype
         self.readable, self.context = embedding.shape[0], context_length(model.config)
@@ -112,7 +116,14 @@ class HuggingFaceModel:
         self.vocabulary_size = model.get_output_embeddings().weight.shape[0]
         if self.return_hidden:
             self._head = self._here(*self.full_head)
-        self._check()
+        check(self, self._cache, model)
+        if (by_slots := self._cache.layers.by_slots) is not None:
+            if recent is not None:
+                raise not_served(model, f"has {by_slots}; needs recent=None")
+            self._cache.warning = (
+                f"HuggingFaceModel: {type(model).__name__} has {by_slots}, so that each sequence "
+                "of a batch has a pass of its own, one after the other"
+            )
         self._cache.recent = recent
         if head is not None or head_bias is not None:
             width = self.model.get_output_embeddings().weight.shape[1]
@@ -135,6 +146,10 @@ class HuggingFaceModel:
     def reset(self, batch_size: int) -> None:
         """Forget everything and expect `batch_size` empty sequences."""
         self._cache.reset(batch_size, self.slots)
+        waiting, self.waiting, self._beyond = self.waiting, None, None
+        if waiting is not None:
+            self._cache.append_read(waiting.real)
+            self._beyond = self._read(waiting)
 
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
         """Append `tokens[b]` to sequence b and predict behind its last `keep[b]` tokens.
@@ -158,10 +173,10 @@ class HuggingFaceModel:
             ValueError: as `feed`; nodes that are not among the tokens that are kept; nodes below
                 those of an earlier pass, where layers are recurrent.
         """
-        if self._recurrent is not None and any(self._recurrent.tree_sizes):
+        if self._cache.apart and any(self._cache.tree_sizes):
             raise ValueError(
-                f"HuggingFaceModel.feed_tree: {type(self.model).__name__} has recurrent layers, "
-                f"and {self._recurrent.tree_sizes} nodes are read; needs all nodes of a tree in "
+                f"HuggingFaceModel.feed_tree: {type(self.model).__name__} reads a tree by its "
+                f"paths, and {self._cache.tree_sizes} nodes are read; needs all nodes of a tree in "
                 "one pass, so as a drafter use it in chains (DrafterChain)"
             )
         sizes = zip(self._cache.tree_sizes, parents, keep, strict=True)
@@ -185,7 +200,7 @@ class HuggingFaceModel:
         parents: Sequence[Sequence[int]] | None,
     ) -> Output:
         self._refuse_bad_feed(tokens, keep, parents)
-        if (recurrent := self._recurrent) is not None:
+        if apart := self._cache.apart:
             sizes = [len(new) for new in tokens]
             if max(sizes) <= _ONE_PASS and any(keep) and sizes != list(keep):
                 return _kept(self._feed(tokens, sizes, parents), sizes, keep)
@@ -195,14 +210,14 @@ class HuggingFaceModel:
                 f"HuggingFaceModel.feed: token ids lie in [{least}, {most}]; "
                 f"the model reads ids in [0, {self.readable})"
             )
-        ids, real = lay_out(tokens, keep, in_front=recurrent is None)
+        ids, real = lay_out(tokens, keep, in_front=not apart)
         states: list[Tensor] = []
-        if recurrent is not None:
-            for text, new in zip(recurrent.texts, tokens, strict=True):
+        if apart:
+            for text, new in zip(self._cache.texts, tokens, strict=True):
                 text.extend(new)
-        for piece in pieces(ids.shape[1], max(keep), apart=recurrent is not None, rows=len(tokens)):
+        for piece in pieces(ids.shape[1], max(keep), apart=apart, rows=len(tokens)):
             grown = parents if piece.stop == ids.shape[1] else None  # nodes are the last columns
-            kept = 0 if recurrent is not None and piece.stop < ids.shape[1] else max(keep)
+            kept = 0 if apart and piece.stop < ids.shape[1] else max(keep)
             output, read = self._forward(ids[:, piece], real[:, piece], kept, grown)
             states += read
         if not states:
@@ -225,13 +240,27 @@ class HuggingFaceModel:
             map(len, texts := self._recurrent.texts)
         ):
             self._recurrent.texts = [text[:n] for text, n in zip(texts, self.lengths, strict=True)]
+            if self._beyond is not None:
+                raise ValueError(
+                    f"HuggingFaceModel.rollback: lengths is {list(lengths)}, and prompts with "
+                    "images cannot be read again; needs what was fed since the last rollback"
+                )
             forgotten = [text[n:] for text, n in zip(texts, self.lengths, strict=True)]
             self._feed(forgotten, [0] * len(texts), None)
+
+    @torch.no_grad()
+    def _read(self, prompts: ImagePrompts) -> Tensor:
+        if self._cache.apart:
+            rows = zip(prompts.input_ids[:, :-1], prompts.real, strict=True)
+            self._cache.texts = [ids[own.to(ids.device)].tolist() for ids, own in rows]
+        return prompts.read(self.model, self._cache_argument, self._cache.past)
 
     def _new_cache(self) -> SlotCache:
         """A cache for the layers that the model has."""
         config, layers = self.model.config, layers_of(self.model)
         self._recurrent: RecurrentCache | None = None
+        if layers.by_slots is not None:
+            return RowCache(config, layers, self.dtype, self.device)
         if not layers.recurrent:
             return SlotCache(config, layers, self.dtype, self.device)
         from .mixers import find_mixers
@@ -240,14 +269,6 @@ class HuggingFaceModel:
         mixers = find_mixers(self.model, layers.recurrent)
         self._recurrent = RecurrentCache(config, layers, self.dtype, self.device, mixers)
         return self._recurrent
-
-    def _check(self) -> None:
-        if self._recurrent is None:
-            self._check_against_plain_forward()
-        else:
-            from .recurrent_check import choose_reading
-
-            choose_reading(self, self._recurrent, self.model)
 
     @torch.no_grad()
     def _forward(
@@ -262,16 +283,18 @@ class HuggingFaceModel:
             "use_cache": True,
         }
         if self._takes_positions:
+            if self._beyond is not None:
+                positions = positions + self._beyond[:, None]
             arguments["position_ids"] = positions
         if self._state_layers:
             arguments["output_hidden_states"] = True
         if not self.return_hidden:
             # All of the model's forward, so its scales and soft caps of logits are kept.
             arguments["logits_to_keep"] = max(kept, 1)
-            result = self._cache.run(self.model, arguments)
+            result = self._cache.run(self._runs, arguments)
             output = Output(_served(result.logits[:, result.logits.shape[1] - kept :]))
         else:
-            result = self._cache.run(self.model.base_model, arguments)
+            result = self._cache.run(self._runs, arguments)
             last = result.last_hidden_state
             hidden = last[:, last.shape[1] - kept :].to(self.device)
             output = Output(_served(head_logits(hidden, self._head)), _served(hidden))
@@ -308,32 +331,6 @@ class HuggingFaceModel:
     def _here(self, head: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         bias = None if bias is None else bias.to(self.device, self.dtype)
         return head.to(self.device, self.dtype), bias
-
-    @torch.no_grad()
-    def _check_against_plain_forward(self) -> None:
-        """Feed two ragged sequences, one rolled back, and expect the plain forward's logits.
-
-        A few tokens; beyond a window where that is short.
-        """
-        window = self._cache.layers.window or 0
-        count = 3 + (window if window <= _CHECKED_WINDOW else 0)
-        ids = [token % self.readable for token in range(1, count + 1)]
-        whole = torch.tensor([ids], device=self.device, dtype=torch.int64)
-        plain = self.model(input_ids=whole, use_cache=False).logits[0].float()
-        self.reset(2)
-        self.feed([[ids[0], ids[2], ids[2]], ids[:1]], keep=[1, 1])
-        self.rollback([1, 1])
-        fed = self.feed([ids[1:2], ids[1:]], keep=[1, count - 1]).logits.float()
-        expected = torch.cat([plain[1:2], plain[1:]])
-        error = float((torch.cat([fed[0, :1], fed[1]]) - expected).norm() / expected.norm())
-        allowed = 1e-3 if self.dtype == torch.float32 else 0.1
-        if not error <= allowed:
-            raise ValueError(
-                f"HuggingFaceModel: logits of {type(self.model).__name__} differ from its plain "
-                f"forward by {error:.2g} of their norm (allowed {allowed:g}): it does not follow "
-                "explicit position_ids and a 4D mask, or, if head or return_hidden is used, its "
-                "logits are not just its LM head applied to its last hidden state"
-            )
 
 
 def _kept(output: Output, sizes: Sequence[int], keep: Sequence[int]) -> Output:

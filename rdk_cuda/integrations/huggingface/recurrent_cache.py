@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rdk_cuda.decoding.trees import branch
-
 from .attention import Layers
 from .gated_mixers import noted, noting_forward
 from .mixers import Pass, PassCache, Paths
-from .slot_cache import SlotCache
+from .row_cache import ways
+from .slot_cache import Masks, SlotCache
 from .state_layer import (
     StateLayer,
     States,
@@ -45,6 +44,8 @@ class RecurrentCache(SlotCache):
         gated: kernels are noted in a pass and run again alone, where they allow it.
     """
 
+    apart = True
+
     def __init__(
         self,
         config: Any,
@@ -66,12 +67,8 @@ class RecurrentCache(SlotCache):
         self._forget_passes()
 
     def append(
-        self,
-        real: Tensor,
-        parents: Sequence[Sequence[int]] | None = None,
-        *,
-        final: bool = False,
-    ) -> tuple[Tensor, Tensor | dict[str, Tensor | None] | None]:
+        self, real: Tensor, parents: Sequence[Sequence[int]] | None = None, *, final: bool = False
+    ) -> tuple[Tensor, Masks]:
         """As `SlotCache.append`; nothing of a `final` pass is taken back."""
         self._settle()
         counts = real.sum(1).tolist()
@@ -87,6 +84,14 @@ class RecurrentCache(SlotCache):
             self.past.layers[at].notes = one.notes[at]
         self.past.reading = one
         return super().append(real, parents)
+
+    def append_read(self, real: Tensor) -> None:
+        """As `SlotCache.append_read`; nothing of it is taken back."""
+        self.past.reading = None
+        for at in self._at:
+            self.past.layers[at].reading = None
+        super().append(real)
+        self._forget_passes()
 
     def run(self, module: Any, arguments: Mapping[str, Any]) -> Any:
         """As `SlotCache.run`."""
@@ -128,7 +133,7 @@ class RecurrentCache(SlotCache):
         return self._passes[-1]
 
     def states(self) -> list[Tensor]:
-        """Of all layers, `[B, ...]`, behind each sequence's last token."""
+        """As `SlotCache.states`."""
         self._settle()
         return [state for at in self._at for state in self._states(at).values()]
 
@@ -144,9 +149,7 @@ class RecurrentCache(SlotCache):
         past.layers = made
         return past
 
-    def _masks(
-        self, real: Tensor, positions: Tensor, seen: Any
-    ) -> Tensor | dict[str, Tensor | None] | None:
+    def _masks(self, real: Tensor, positions: Tensor, seen: Any) -> Masks:
         if not self._with_keys:
             return None
         masks = super()._masks(real, positions, seen)
@@ -238,17 +241,11 @@ def _columns(
 
 def _paths(real: Tensor, parents: Sequence[Sequence[int]]) -> Paths:
     """The rows of a pass with trees: what is before a tree, and the way to each of its leaves."""
-    rows: list[int] = []
-    columns: list[list[int]] = []
+    rows, columns = zip(*ways(real.sum(1).tolist(), parents), strict=True)
     found = torch.zeros(2, *real.shape, dtype=torch.int64, device="cpu")
-    for b, (count, own) in enumerate(zip(real.sum(1).tolist(), parents, strict=True)):
-        first, inner = count - len(own), set(own)
-        for leaf in [node for node in range(len(own)) if node not in inner] or [-1]:
-            way = [*range(first), *(first + node for node in branch(own, leaf))]
-            for place, column in enumerate(way):
-                found[0, b, column], found[1, b, column] = len(rows), place
-            rows.append(b)
-            columns.append(way)
+    for row, (b, way) in enumerate(zip(rows, columns, strict=True)):
+        for place, column in enumerate(way):
+            found[0, b, column], found[1, b, column] = row, place
     longest = max(map(len, columns))
     filled = [[*way, *[way[-1] if way else 0] * (longest - len(way))] for way in columns]
 

@@ -17,7 +17,7 @@ reaches back to them again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +30,8 @@ from .attention import Layers, first_seen, is_seen
 
 # Longer prompts are read in pieces, so that the mask is at most [B, 1, 512, slots].
 _PREFILL_COLUMNS = 512
+
+Masks = Tensor | dict[str, Tensor | None] | None
 
 
 class SlotCache:
@@ -45,7 +47,14 @@ class SlotCache:
         lengths: how many tokens each sequence has.
         tree_sizes: how many of them are nodes of a tree.
         recent: each layer sees only so many of the last tokens, and the first. None: all.
+        apart: sequences begin at the first column of a pass, and tokens whose logits are kept have
+            one of their own, if the others are many. The cache then has the sequences' `texts`.
+        warning: given once, before the first batch of several sequences.
     """
+
+    apart = False
+    texts: list[list[int]]
+    warning: str | None = None
 
     def __init__(
         self, config: Any, layers: Layers, dtype: torch.dtype, device: torch.device
@@ -69,12 +78,8 @@ class SlotCache:
         self.lengths, self.tree_sizes = [0] * batch_size, [0] * batch_size
 
     def append(
-        self,
-        real: Tensor,
-        parents: Sequence[Sequence[int]] | None = None,
-        *,
-        final: bool = False,
-    ) -> tuple[Tensor, Tensor | dict[str, Tensor | None] | None]:
+        self, real: Tensor, parents: Sequence[Sequence[int]] | None = None, *, final: bool = False
+    ) -> tuple[Tensor, Masks]:
         """Count the columns of the pass that comes as every sequence's own.
 
         Args:
@@ -100,6 +105,10 @@ class SlotCache:
         positions = torch.from_numpy(places)
         return positions.to(self.device), self._masks(real, positions, seen)
 
+    def append_read(self, real: Tensor) -> None:
+        """As `append`, of columns that the library reads itself, with padding in front."""
+        self.append(real)
+
     def run(self, module: Any, arguments: Mapping[str, Any]) -> Any:
         """Call a module of the model for the pass that was appended."""
         return module(**arguments)
@@ -123,6 +132,10 @@ class SlotCache:
         self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
         self._alive &= self._alive.cumsum(1) <= np.array(self.lengths, np.int64)[:, None]
         self._drop_dead_slots()
+
+    def states(self) -> list[Tensor]:
+        """Of recurrent layers, `[B, ...]`, behind each sequence's last token."""
+        return []
 
     def _past(self, slots: int) -> Any:
         """The library's cache for the model, with our layers."""
@@ -163,11 +176,9 @@ class SlotCache:
         self.tree_sizes = list(map(len, parents))
         return positions, seen
 
-    def _masks(
-        self, real: Tensor, positions: Tensor, seen: NDArray[np.bool_] | None
-    ) -> Tensor | dict[str, Tensor | None] | None:
+    def _masks(self, real: Tensor, positions: Tensor, seen: NDArray[np.bool_] | None) -> Masks:
         """Of a pass; sliding layers are told from which slot on theirs begins."""
-        visible, (sliding, window, _) = self._visible(real), self.layers
+        visible, (sliding, window, *_) = self._visible(real), self.layers
         if seen is not None:
             visible = visible & torch.from_numpy(seen).to(self.device)
         if self.recent is None and window is None:
@@ -221,10 +232,17 @@ class SlotCache:
             index = torch.from_numpy(order.copy()).to(self.device)
             for layer in self._filled():
                 layer.close_gaps(index)
+            self._cut_positions(lambda own: own.take_along_dim(index[None], 2))
         elif width < self._alive.shape[1]:
             self._alive, self._places = self._alive[:, :width], self._places[:, :width]
             for layer in self._filled():
                 layer.keep(width)
+            self._cut_positions(lambda own: own[..., :width])
+
+    def _cut_positions(self, cut: Callable[[Tensor], Tensor]) -> None:
+        """Of slots, `[n, B, S]`, where a model has bound them to the cache: Qwen4 up to 5.20."""
+        if hasattr(self.past, "position_ids"):
+            self.past.position_ids = cut(self.past.position_ids)
 
     def _filled(self) -> list[Any]:
         """The layers with keys; a model may leave some of those alone that it declares."""

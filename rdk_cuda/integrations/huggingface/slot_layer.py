@@ -81,7 +81,7 @@ class IndexedSlotLayer(SlotLayer, _Indexed):  # type: ignore[misc]
     """
 
     indexer_keys: Tensor | None
-    indexer_position_ids: Tensor | None
+    indexer_position_ids: Tensor | None = None
 
     def keep(self, count: int) -> None:
         """As `SlotLayer.keep`."""

@@ -14,12 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from ...affinity import Affinity, AffinityError
 from ...drafter import SavedDrafterError
-from ...vocabulary import Vocabulary
-from ...vocabulary.token_bytes import longest_beginning, matching_ids, token_bytes
 from .saved_drafter import (
     MODEL,
     SETTINGS,
@@ -47,21 +44,6 @@ class SavedText(NamedTuple):
     drafter_tokenizer: Any
     tokenizer: Any
     settings: dict[str, Any]
-
-
-class TokenMap(NamedTuple):
-    """What `load_token_map` returns: the drafter reads and drafts target tokens, one by one.
-
-    Attributes:
-        affinity: from its tokens to the target's.
-        vocabulary: which target token each of its tokens has the bytes of.
-        reads: `[V_t]` int64, what it reads in the place of each target token: its own of the same
-            bytes, or else the longest that begins it; -1 if there is none.
-    """
-
-    affinity: Affinity
-    vocabulary: Vocabulary
-    reads: Tensor
 
 
 def is_text_drafter(directory: str | PathLike[str]) -> bool:
@@ -111,29 +93,8 @@ def load_text_drafter(
     affinity, settings = load_affinity(path)
     model = load_model(path / MODEL).to(device)
     _refuse_other_size(f"load_text_drafter: {path / MODEL}", model, affinity)
-    own, target = (_tokenizer(path / name) for name in (MODEL, TOKENIZER))
+    own, target = (load_tokenizer(path / name) for name in (MODEL, TOKENIZER))
     return SavedText(model, affinity.to(device), own, target, settings)
-
-
-def load_token_map(directory: str | PathLike[str]) -> TokenMap:
-    """For an engine that keeps a context as the target's tokens, and does not retokenise it.
-
-    Raises:
-        SavedDrafterError: as of `load_text_drafter`.
-    """
-    path = Path(directory)
-    affinity, _ = load_affinity(path)
-    drafter, target = (token_bytes(_tokenizer(path / name)) for name in (MODEL, TOKENIZER))
-    sizes = {"draft_size": affinity.draft_size, "target_size": affinity.target_size}
-    ids = drafter.ids()
-    reads = torch.full((affinity.target_size,), -1, dtype=torch.int64, device="cpu")
-    try:
-        vocabulary = Vocabulary.between(drafter, target, **sizes)
-        for id, same in enumerate(matching_ids(target, drafter)):
-            reads[id] = same if same >= 0 else longest_beginning(target.spellings[id], ids)
-    except (ValueError, IndexError) as error:  # tokenizers of other sizes
-        raise SavedDrafterError(f"load_token_map: {path}: {error}") from error
-    return TokenMap(affinity, vocabulary, reads)
 
 
 def load_affinity(path: Path) -> tuple[Affinity, dict[str, Any]]:
@@ -145,7 +106,8 @@ def load_affinity(path: Path) -> tuple[Affinity, dict[str, Any]]:
     return affinity, read_settings(path / SETTINGS)
 
 
-def _tokenizer(path: Path) -> Any:
+def load_tokenizer(path: Path) -> Any:
+    """From local files alone."""
     from transformers import AutoTokenizer
 
     try:

@@ -39,12 +39,6 @@ def refuse_unsupported_model(model: Any) -> None:
     missing = sorted(needed - set(inspect.signature(model.forward).parameters))
     attention = config._attn_implementation
     reason = f"does not take {' and '.join(missing)}{_SEPARATELY}" if missing else None
-    if getattr(config, "alibi", False):
-        reason = f"uses ALiBi, which measures distances in slots{_SEPARATELY}"
-    if "local" in getattr(config, "attention_layers", ()):
-        reason = f"has local attention layers, which measure windows in slots{_SEPARATELY}"
-    if getattr(config.get_text_config(decoder=True), "index_kpool", None):
-        reason = f"has an indexer that pools its keys by slots{_SEPARATELY}"
     if config.return_dict is False:
         reason = "has return_dict=False in its config, with which its parts fail; set it to True"
     if any(callable(getattr(part, "weight", None)) for part in model.modules()):

@@ -16,11 +16,11 @@ from ...drafter import PrunedDrafter
 from ...dynamic_tokens import TokenHead, dynamic_columns, window_of
 from ...vocabulary import Vocabulary
 from ..draft_arena import DraftArena
-from ..huggingface.text_drafter import TokenMap
 from .configuration import UnsupportedConfigurationError, options
 from .metrics import Counters
 from .rank_comparison import compare_ranks
 from .sharded_head import HeadShard
+from .token_map import TokenMap
 
 _LONGEST_WINDOW = 4096  # tokens that sources of dynamic tokens are shown, at most
 _all_gather = partial(tensor_model_parallel_all_gather, dim=0)

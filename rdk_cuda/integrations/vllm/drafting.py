@@ -15,9 +15,9 @@ from vllm.v1.spec_decode.draft_model import DraftModelProposer
 from vllm.v1.spec_decode.eagle import EagleProposer
 
 from ...drafter import PrunedDrafter
-from ..huggingface.text_drafter import TokenMap
 from .draft_head import DraftHead
 from .requests import Requests
+from .token_map import TokenMap
 
 
 class _Drafting(DraftHead):

@@ -14,9 +14,9 @@ from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
 from ...drafter import PrunedDrafter
-from ..huggingface.text_drafter import TokenMap
 from .draft_head import DraftHead
 from .model_runner_v2 import last_tokens, sample_draft
+from .token_map import TokenMap
 
 _AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
 

@@ -16,7 +16,7 @@ from ... import __version__
 from ...drafter import PrunedDrafter
 from ..engine_version import refuse_untested
 from ..huggingface.saved_drafter import load_pruned
-from ..huggingface.text_drafter import is_text_drafter, load_token_map
+from ..huggingface.text_drafter import is_text_drafter
 from .configuration import (
     TESTED,
     WorkerOptions,
@@ -30,6 +30,7 @@ from .plugin import NOT_SERVED, registered
 from .requests import Requests
 from .sharded_logits import ShardedLogits
 from .target_logits import add_processors
+from .token_map import load_token_map
 from .verification import TokenSampler, Verifier
 
 _LOGGER = init_logger(f"vllm.{__name__}")  # under the name that vLLM configures
