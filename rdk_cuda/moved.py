@@ -10,6 +10,7 @@ MOVED = {
     "rdk_cuda.decoding.cascade": "rdk_cuda.labs.cascades",
     "rdk_cuda.decoding.parallel": "rdk_cuda.labs.parallel_decoder",
     "rdk_cuda.decoding.string_rejection": "rdk_cuda.labs.string_rejection",
+    "rdk_cuda.pair": "rdk_cuda.recipes.inputs",
     "rdk_cuda.integrations.huggingface.SteeredModel": "rdk_cuda.labs.steering.SteeredModel",
     "rdk_cuda.integrations.huggingface.Steering": "rdk_cuda.labs.steering.Steering",
     "rdk_cuda.integrations.huggingface.load_steering": "rdk_cuda.labs.steering.load_steered",

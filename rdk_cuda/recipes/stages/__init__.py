@@ -1,0 +1,1 @@
+"""What is made of a recording, one artifact a file."""
