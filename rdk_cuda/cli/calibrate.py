@@ -120,7 +120,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     """Check what can be checked at once, then calibrate; returns the exit code."""
     prepare_models(arguments, "sklearn", "rich")
     output = output_of(arguments)
-    from ..recipes.stages.affinity import SCORES
+    from ..recipes.recording import SCORES
 
     refuse_unknown("--keep-by", [arguments.keep_by], SCORES)
     chosen = tuple(arguments.keep), arguments.keep_by

@@ -27,6 +27,6 @@ def inspect(arguments: argparse.Namespace) -> int:
     if not path.exists():
         raise InputError(f"{path}: no such file; needs an affinity file or a calibrated drafter")
     refuse_missing(("transformers",) if path.is_dir() else ())
-    from .inspection import run_inspection
+    from ..recipes.inspect import run_inspection
 
     return run_inspection(path)

@@ -29,13 +29,11 @@ from .stages.stage import DrafterStage, Found, Stage, State
 from .stages.tokenizers import Tokenizers
 from .stages.tree import Tree
 
-
-def recipe_of(models: Pair) -> tuple[DrafterStage, Sequence[Stage]]:
-    if isinstance(models, TextPair):
-        tokenizers = Tokenizers()
-        return tokenizers, [tokenizers]
-    affinity = Affinity()
-    return affinity, [Lifted(), affinity, Drafts(), Tree()]
+RECIPES: dict[type[Pair], tuple[type[Stage], ...]] = {
+    TextPair: (Tokenizers,),
+    Pair: (Lifted, Affinity, Drafts, Tree),
+}
+"""The stages for a kind of pair, in order; one of them makes the drafters."""
 
 
 def run_calibration(request: Request) -> int:
@@ -46,11 +44,13 @@ def run_calibration(request: Request) -> int:
     place, dtype = RecordingPlace.of(request), getattr(torch, request.dtype)
     paths = request.target, request.drafter
     models = load_pair(*paths, request.device, dtype, request.device_map, one_tokenizer=False)
-    refuse_unsavable(models, request.output)
+    refuse_unsavable(models, request.output, copies=len(request.settings))
     text, held_out = calibration_and_held_out(
         models.tokenizer, request.text, request.held_out, models.context, request.draft_length
     )
-    last, stages = recipe_of(models)
+    recipe = next(stages for kind, stages in RECIPES.items() if isinstance(models, kind))
+    stages = [stage() for stage in recipe]
+    (last,) = (stage for stage in stages if isinstance(stage, DrafterStage))
     with place.unfinished(), Stages() as progress:
         state = State(request, models, text, progress.each)
         for stage in stages:

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from rdk_cuda.decoding.models import Read, Reading
 from rdk_cuda.recipes import resume
-from rdk_cuda.recipes.inputs import pairs
+from rdk_cuda.recipes.inputs import loading, pairs
 from rdk_cuda.recipes.inputs.pairs import read_models as read_both
 from rdk_cuda.recipes.stages import affinity
 
@@ -237,6 +238,9 @@ def test_what_cannot_be_saved_is_found_before_anything_is_read(
     file.unlink()
     with disk_for(64):
         assert f"File too large: '{pair[1].parent / 'out'}'" in refused()
+    monkeypatch.setattr(loading, "disk_usage", lambda path: SimpleNamespace(free=9))
+    assert "drafter(s) take" in (answer := refused())
+    assert "and 9 are free; make room" in answer
     assert read == []
 
 

@@ -16,6 +16,7 @@ from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
 from rdk_cuda.recipes import run
 from rdk_cuda.recipes.inputs.loading import load_pair
 from rdk_cuda.recipes.inputs.pairs import Pair
+from rdk_cuda.recipes.stages.stage import Stage
 
 from .calibrating import command, settings_of
 
@@ -56,3 +57,11 @@ def test_a_new_kind_of_drafter_is_one_class(
     assert pruned["acceptance"] <= chosen["acceptance"]
     assert settings["tree"]["speed"] > 0
     assert load_pruned(out)[0].vocabulary.draft_size == 300
+
+
+@pytest.mark.parametrize("recipe", run.RECIPES.values(), ids=str)
+def test_stages_follow_what_they_need(recipe: tuple[type[Stage], ...]) -> None:
+    made: set[str] = set()
+    for stage in recipe:
+        assert made.issuperset(stage.needs)
+        made.add(stage.name)

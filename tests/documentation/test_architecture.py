@@ -113,3 +113,19 @@ def test_the_core_never_imports_labs() -> None:
     assert not core_that_imports_labs(graph)
     graph["rdk_cuda.files"].add("rdk_cuda.labs")
     assert core_that_imports_labs(graph) == ["rdk_cuda.files imports rdk_cuda.labs"]
+
+
+RUNS = ("cli", "recipes.run", "recipes.evaluate", "recipes.distill", "recipes.saved")
+"""What only commands import, and labs."""
+
+
+def test_recipes_are_imported_one_way() -> None:
+    """From commands over runs and stages to what is recorded and read, and none by integrations."""
+    below = ("recipes.record", "recipes.shards", "recipes.inputs", "integrations", "decoding")
+    middle = ("recipes.stages", "recipes.report", "recipes.choose")
+    for name, others in graph_of(PACKAGE).items():
+        own = name.removeprefix("rdk_cuda.")
+        above = (*RUNS, *middle) if own.startswith(below) else RUNS
+        if own.startswith((*below, *middle)):
+            back = [each for each in others if each.removeprefix("rdk_cuda.").startswith(above)]
+            assert not back, f"{name} imports {back}"

@@ -7,6 +7,7 @@ from contextlib import nullcontext, redirect_stderr
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
+from shutil import disk_usage
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
@@ -319,7 +320,14 @@ def refuse_spread_drafter(drafter: Path, model: Any) -> None:
         )
 
 
-def refuse_unsavable(models: Pair, output: Path) -> None:
+def refuse_unsavable(models: Pair, output: Path, copies: int = 1) -> None:
+    weights = sum(part.numel() for part in models.network.parameters())
+    needed, free = copies * weights * models.drafter_dtype.itemsize, disk_usage(output.parent).free
+    if needed > free:
+        raise InputError(
+            f"--out {output}: {copies} drafter(s) take {needed:,} bytes, and {free:,} are free; "
+            "make room, or name another place"
+        )
     """Refuse what the library would refuse to write, which it only finds as it does."""
     drafter, (target_name, name) = models.drafter, models.names
     own = getattr(models, "drafter_tokenizer", None)

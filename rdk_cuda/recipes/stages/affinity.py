@@ -11,22 +11,16 @@ import torch
 from torch import Tensor
 
 from ...drafter import FullHead
-from ...dynamic_tokens import SuccessorCounts
 from ...integrations.huggingface.saved_drafter import save_drafter
 from ...integrations.token_maps import TokenMapError, read_token_map
 from ...vocabulary import Vocabulary
 from ...vocabulary.indispensable import indispensable_tokens
 from ..errors import InputError
-from ..recording import Each, Recording
+from ..recording import SCORES, Each, Recording, kept_tokens, successor_counts
 from ..request import Request, Setting
 from .lifted import BONUSES
 from .pruning import PRUNED, RECOMMENDED, Material, Method, Options, Pruning
 from .stage import DrafterStage, Found, State
-
-_SUCCESSOR_TARGETS = 256  # likeliest next tokens of a sample that count as successors
-
-SCORES = ("probability", "frequency", "variance")
-"""How tokens to keep are chosen: by mean target probability, count, or its variance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,54 +82,12 @@ def calibrate(
                 vocabulary = kept_tokens(alone, documents, setting.keep, keep_by, always)
             pruning = Pruning(material, vocabulary, options)
             plain, method = (
-                _rounded(pruning.method(name, temperature), dtype)
+                pruning.method(name, temperature).rounded(dtype)
                 for name in each((PRUNED, RECOMMENDED), "Calibrating: offsets")
             )
             coverage = vocabulary.coverage(pruning.mean_probs(temperature))
             drafters.append(Calibrated(setting, plain, method, coverage))
     return drafters
-
-
-def kept_tokens(
-    recording: Recording,
-    documents: Iterable[Sequence[int]],
-    keep: float,
-    keep_by: str = SCORES[0],
-    always: Sequence[int] | Tensor = (),
-) -> Vocabulary:
-    """The tokens with the best scores: a share `keep` of the vocabulary, `always` among them."""
-    if keep_by not in SCORES:
-        raise ValueError(f"kept_tokens: keep_by is {keep_by!r}; needs one of {', '.join(SCORES)}")
-    (temperature,), size = recording.temperatures, recording.counts.numel()
-    if keep_by == "frequency":
-        ids = torch.tensor([id for ids in documents for id in ids], dtype=torch.int64, device="cpu")
-        scores = ids.bincount(minlength=size)
-    elif keep_by == "variance":
-        scores = recording.variance_at(temperature)
-    else:
-        scores = recording.mean_probs_at(temperature)
-    return Vocabulary.most_likely(scores, max(1, round(keep * size)), always=always)
-
-
-def successor_counts(documents: Iterable[Sequence[int]], recording: Recording) -> SuccessorCounts:
-    """Which token follows which: in all the text there is, and by the target on the samples."""
-    counts = SuccessorCounts(recording.counts.numel())
-    for document in documents:
-        counts.add(document)
-    samples = recording.samples
-    samples = samples.select(samples.contexts[:, -1] >= 0)
-    if len(samples):
-        probs = samples.target_probs(samples.temperatures[0])[:, :_SUCCESSOR_TARGETS]
-        targets = samples.targets[:, :_SUCCESSOR_TARGETS]
-        counts.add_probs(samples.contexts[:, -1], targets, probs)
-    return counts
-
-
-def _rounded(method: Method, dtype: torch.dtype | None) -> Method:
-    if dtype is None:
-        return method
-    drafter = method.drafter
-    return replace(method, drafter=drafter.in_dtype(dtype).in_dtype(drafter.weight.dtype))
 
 
 class Affinity(DrafterStage):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from ...affinity import Affinity
@@ -112,6 +113,13 @@ class Method:
     def whole(cls, models: Pair) -> Method:
         full = cls.full(models.drafter_head)
         return full if models.lifted is None else replace(full, name=LIFTED)
+
+    def rounded(self, dtype: torch.dtype | None) -> Method:
+        """The same with a head of numbers that `dtype` has, in the dtype that it had."""
+        if dtype is None:
+            return self
+        drafter = self.drafter
+        return replace(self, drafter=drafter.in_dtype(dtype).in_dtype(drafter.weight.dtype))
 
 
 class Pruning:

@@ -7,11 +7,10 @@ from typing import Any, TypeGuard
 
 import torch
 
-from rdk_cuda import Affinity, AffinityError, Vocabulary
-
+from .. import Affinity, AffinityError, Vocabulary
 from ..drafter import SavedDrafterError
-from ..recipes.errors import InputError
-from ..recipes.stages.tokenizers import COMMON, in_words
+from .errors import InputError
+from .stages.tokenizers import COMMON, in_words
 
 
 def run_inspection(path: Path) -> int:
@@ -22,7 +21,7 @@ def run_inspection(path: Path) -> int:
     print(path)
     print("\n".join(f"{name:<{width}}  {figure:>10}" for name, figure in rows.items()))
     if vocabulary is None and path.is_dir():
-        from rdk_cuda.integrations.huggingface.text_drafter import load_affinity
+        from ..integrations.huggingface.text_drafter import load_affinity
 
         common = load_affinity(path)[1].get("common")
         if sound(common):
@@ -41,8 +40,8 @@ def read(path: Path) -> tuple[Affinity, Vocabulary | None]:
             return Affinity.load(path), None
         except AffinityError as error:
             raise InputError(str(error)) from error
-    from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
-    from rdk_cuda.integrations.huggingface.text_drafter import is_text_drafter, load_affinity
+    from ..integrations.huggingface.saved_drafter import load_pruned
+    from ..integrations.huggingface.text_drafter import is_text_drafter, load_affinity
 
     try:
         if is_text_drafter(path):
