@@ -274,11 +274,7 @@ class Job:
             chooses,
             measures,
             Recipe(
-                loss,
-                temperature=self.temperature,
-                steps=given.steps,
-                batch=given.batch,
-                learning_rate=given.learning_rate,
+                *(loss, self.temperature, given.steps, given.batch, given.learning_rate),
                 prompt=given.prompt,
             ),
             body=body,
@@ -326,17 +322,10 @@ class Job:
     def save(self, best: Outcome, gain: Interval, sources: dict[str, Any]) -> None:
         given, models = self.arguments, self.models
         write_into(self.body, best.body)
+        names = ("train", "data", "batch", "learning_rate", "prompt", "tokens", "seed")
         distilled = {
-            "train": given.train,
-            "loss": best.loss,
-            "data": given.data,
-            "temperature": self.temperature,
-            "steps": best.steps,
-            "batch": given.batch,
-            "learning_rate": given.learning_rate,
-            "prompt": given.prompt,
-            "tokens": given.tokens,
-            "seed": given.seed,
+            **{name: getattr(given, name) for name in names},
+            **{"loss": best.loss, "temperature": self.temperature, "steps": best.steps},
             "acceptance": float(best.after.double().mean()),
             **dict(zip(("gain", "gain_low", "gain_high"), gain, strict=True)),
             "versions": versions(),

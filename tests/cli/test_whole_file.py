@@ -30,7 +30,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
         torch.tensor([0, 1], dtype=torch.int32), torch.tensor([0], dtype=torch.int32), 1
     ).save,
     "recording": lambda path: shards._FILE.write(
-        path, dict.fromkeys(shards._SUMS, torch.arange(4)), {"about": "{}"}
+        path, {name: torch.arange(4) for name in shards._SUMS}, {"about": "{}"}
     ),
     "d2t": lambda path: write_d2t(VOCABULARY, path),
     "hot tokens": lambda path: write_hot_tokens(VOCABULARY, path),

@@ -3,7 +3,8 @@
 import io
 import logging as standard
 import sys
-from contextlib import nullcontext, redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -126,7 +127,9 @@ def load_pair(
         shared["drafter_dtype"] = dtype if stored.itemsize > dtype.itemsize else stored
         if difference and not one_tokenizer:
             refuse_misfit("the drafter's", theirs, head_size(second))
-            pair, difference = text_pair(first, second, theirs, shared), ""
+            difference = ""
+            with blaming(f"--drafter {drafter}:", TypeError, ValueError):
+                pair = TextPair(first, second, **shared, drafter_tokenizer=theirs)
         else:
             fit_head(second, head_size(first))
             pair = ModelPair(first, second, **shared)
@@ -138,14 +141,26 @@ def load_pair(
 
 
 def load_checkpoint(directory: Path, target: Any) -> Eagle3Checkpoint:
-    try:
+    with blaming("--drafter", CheckpointError, OSError):
         checkpoint = read_checkpoint(directory, target)
-    except (CheckpointError, OSError) as error:
-        raise InputError(f"--drafter {first_line(error)}") from error
-    for name, weight in checkpoint.network.named_parameters():
-        if not bool(weight.isfinite().all()):
-            raise InputError(f"--drafter {directory}: {name} has NaN or inf; needs finite weights")
+    refuse_infinite("--drafter", directory, checkpoint.network)
     return checkpoint
+
+
+@contextmanager
+def blaming(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Say the first line of an error of these kinds behind what it is about."""
+    try:
+        yield
+    except kinds as error:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise InputError(f"{what} {said}") from error
+
+
+def refuse_infinite(option: str, directory: Path, model: Any) -> None:
+    for name, _ in model.named_parameters():
+        if not bool(named_weight(model, name).isfinite().all()):
+            raise InputError(f"{option} {directory}: {name} has NaN or inf; needs finite weights")
 
 
 def load_model(
@@ -159,19 +174,15 @@ def load_model(
     if files.gguf is None and not (directory / "config.json").is_file():
         reason = "no config.json there" if directory.is_dir() else "no such directory"
         raise InputError(f"{option} {directory}: {reason}; needs a local Hugging Face model")
-    try:
+    with blaming(f"{option} {directory}:", Exception):  # whatever a library of hundreds may raise
         model, report = loaded(files, dtype, device_map)
-    except Exception as error:  # whatever a library of hundreds of architectures may raise
-        raise InputError(f"{option} {directory}: {first_line(error)}") from error
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
         raise InputError(
             f"{option} {directory}: its files lack {len(missing)} weights of a "
             f"{type(model).__name__}, as {missing[0]}; needs a whole causal language model"
         )
-    for name, _ in model.named_parameters():
-        if not bool(named_weight(model, name).isfinite().all()):
-            raise InputError(f"{option} {directory}: {name} has NaN or inf; needs finite weights")
+    refuse_infinite(option, directory, model)
     if model.device.type == "meta" or model.get_input_embeddings().weight.is_meta:
         raise InputError(
             f"{option} {directory}: --device-map {device_map} finds no room in memory for its "
@@ -230,15 +241,9 @@ def load_tokenizer(option: str, directory: Path) -> Any:
         raise InputError(f"{option} {directory}: no such directory")
     if files.gguf is None and not files.has_tokenizer:
         raise InputError(f"{option} {directory}: holds no tokenizer, as tokenizer.json")
-    try:
-        return AutoTokenizer.from_pretrained(
-            files.directory,
-            gguf_file=files.tokenizer_gguf,
-            local_files_only=True,
-            trust_remote_code=False,
-        )
-    except Exception as error:
-        raise InputError(f"{option} {directory}: {first_line(error)}") from error
+    with blaming(f"{option} {directory}:", Exception):
+        where = {"gguf_file": files.tokenizer_gguf, "local_files_only": True}
+        return AutoTokenizer.from_pretrained(files.directory, trust_remote_code=False, **where)
 
 
 def fit_head(drafter: Any, size: int) -> None:
@@ -297,18 +302,12 @@ def difference_of(tokenizer: Any, drafter_tokenizer: Any) -> str:
     )
 
 
-def text_pair(target: Any, drafter: Any, drafter_tokenizer: Any, shared: dict[str, Any]) -> Pair:
-    try:
-        return TextPair(target, drafter, **shared, drafter_tokenizer=drafter_tokenizer)
-    except (TypeError, ValueError) as error:
-        raise InputError(first_line(error)) from error
-
-
 def refuse_device(device: str) -> None:
     try:
         torch.zeros(1, device=device, dtype=torch.float32).item()
     except (AssertionError, RuntimeError) as error:  # the former from torch without CUDA
-        raise InputError(f"--device {device}: {first_line(error)}; needs cpu or cuda") from error
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise InputError(f"--device {device}: {said}; needs cpu or cuda") from error
 
 
 def refuse_spread_drafter(drafter: Path, model: Any) -> None:
@@ -321,6 +320,7 @@ def refuse_spread_drafter(drafter: Path, model: Any) -> None:
 
 
 def refuse_unsavable(models: Pair, output: Path, copies: int = 1) -> None:
+    """Refuse what finds no room, or the library would not write, which it only finds as it does."""
     weights = sum(part.numel() for part in models.network.parameters())
     needed, free = copies * weights * models.drafter_dtype.itemsize, disk_usage(output.parent).free
     if needed > free:
@@ -328,7 +328,6 @@ def refuse_unsavable(models: Pair, output: Path, copies: int = 1) -> None:
             f"--out {output}: {copies} drafter(s) take {needed:,} bytes, and {free:,} are free; "
             "make room, or name another place"
         )
-    """Refuse what the library would refuse to write, which it only finds as it does."""
     drafter, (target_name, name) = models.drafter, models.names
     own = getattr(models, "drafter_tokenizer", None)
     parts = [(getattr(drafter, part, None), name) for part in ("config", "generation_config")]
@@ -349,14 +348,9 @@ def refuse_undecodable(option: str, directory: Path, model: Any) -> None:
     A target's logits may be scaled or capped, as they are only read.
     """
     head = None if option == "--target" else weight_of(model.get_output_embeddings())
-    try:
+    # The last kind is of shapes in its config.
+    with blaming(f"{option} {directory}:", TypeError, ValueError, RuntimeError):
         HuggingFaceModel(model, head=head)
-    except (TypeError, ValueError, RuntimeError) as error:  # the latter of shapes in its config
-        raise InputError(f"{option} {directory}: {first_line(error)}") from error
-
-
-def first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def weight_sample(model: Any) -> list[float]:

@@ -63,8 +63,7 @@ def calibrate_offsets(
     the masses `exp(offset)`, where off is the boundary 0. A share `held_out` of the documents
     decides between all off, one for all and one for each; the winner is then fitted to all samples,
     at most 2048 evenly spaced ones. A single document leaves one offset for all. Nearly all of the
-    target has
-    to be recorded: with 5 % of its mass missing, half of the gain was lost.
+    target has to be recorded: with 5 % of its mass missing, half of the gain was lost.
     """
     samples = at_most(samples, _MOST_SAMPLES)
     held = held_out_rows(samples.documents, held_out)
@@ -173,9 +172,9 @@ def refine_virtual(
     First, ridge regression on the hidden states recovers what Jensen's inequality loses: the true
     `log sum_c exp(h_c . x / T)` of each cluster less the virtual token's logit. Then follows
     gradient ascent on the acceptance. Held-out documents, a third of them, decide how strongly the
-    first step is
-    regularised, where the second stops, and whether either is used: the same drafter is returned if
-    nothing helped there, or if there is only one document. One that is off stays off.
+    first step is regularised, where the second stops, and whether either is used: the same drafter
+    is returned if nothing helped there, or if there is only one document. One that is off stays
+    off.
     """
     samples = at_most(samples, _MOST_SAMPLES)
     held = held_out_rows(samples.documents, _HELD_OUT)
