@@ -138,11 +138,7 @@ def _by_token(samples: Samples, temperature: float, size: int) -> Tensor:
 
 
 def tuned_covariance(
-    samples: Samples,
-    full_head: FullHead,
-    vocabulary: Vocabulary,
-    omega: Tensor,
-    temperature: float,
+    samples: Samples, full_head: FullHead, vocabulary: Vocabulary, omega: Tensor, temperature: float
 ) -> Tuned[TauAndKeep]:
     """Exact RDK (arXiv:2506.03206) with the tau and keep that the target accepts most often."""
     matrix = omega.coalesce()

@@ -63,6 +63,7 @@ class Request:
 
     def name(self, setting: Setting) -> str:
         keep, temperature = map(plain, setting)
+        # A drafter with another tokenizer keeps all tokens, whatever is asked of others.
         one_keep = self.kept is not None or setting.keep not in self.keep
         return ("" if one_keep else f"keep-{keep}-") + f"temperature-{temperature}"
 

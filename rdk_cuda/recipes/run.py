@@ -91,6 +91,7 @@ def evaluated(
     seed: int,
     progress: Stages,
 ) -> list[Row]:
+    times = models.times(windows[0].ids[: -draft_length - 1], draft_length)
     return evaluate(
         models.read(draft_length),
         models.drafter_head,
@@ -98,7 +99,7 @@ def evaluated(
         windows,
         draft_length=draft_length,
         drafts_every=models.drafts_every(draft_length),
-        times=models.times(windows[0].ids[: -draft_length - 1], draft_length),
+        times=times,
         head_dtype=models.drafter_dtype,
         each=progress.each,
         seed=seed,

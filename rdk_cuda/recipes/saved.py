@@ -50,9 +50,7 @@ def pair_for(arguments: argparse.Namespace, drafter: PrunedDrafter) -> Pair:
     return models
 
 
-def load_saved_text(
-    arguments: argparse.Namespace,
-) -> tuple[Pair, list[Method], dict[str, Any]]:
+def load_saved_text(arguments: argparse.Namespace) -> tuple[Pair, list[Method], dict[str, Any]]:
     directory: Path = arguments.drafter
     try:
         affinity, settings = load_affinity(directory)

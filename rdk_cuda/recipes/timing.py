@@ -225,6 +225,19 @@ class Times:
         return spread([one.speed_up(accepted_length, head) for one in self.rounds])
 
 
+def predicted_speed_up(
+    times: Times | None, accepted_length: float, cost: HeadCost
+) -> dict[str, float | str | None]:
+    """With its spread and any warning; none if the times contradict each other."""
+    if times is None:
+        return {}
+    if times.contradiction is not None:
+        return {"doubt": f"No speed-up is predicted: {times.contradiction}. Measure again."}
+    value, low, high = times.speed_up_spread(accepted_length, cost)
+    figures = {"speed_up": value, "speed_up_low": low, "speed_up_high": high}
+    return {**figures, "doubt": times.doubt}
+
+
 def measure_times(
     draft_length: int,
     *,

@@ -91,18 +91,6 @@ def test_the_recording_serves_another_call_which_writes_the_same_to_the_bit(
     assert digests(tmp_path / "out") == expected
 
 
-@pytest.mark.night
-def test_the_text_is_read_once_for_all_of_them(
-    directories: Pair, texts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted = count_reads(monkeypatch)
-    assert main(command(directories, texts, tmp_path / "one")) == 0
-    once = list(counted)
-    counted.clear()
-    assert main(command(directories, texts, tmp_path / "several", *BOTH)) == 0
-    assert counted == once
-
-
 def test_several_are_not_replaced_with_a_folder_of_mine_among_them(
     several: Path,
     calibrated: Calibrated,
@@ -115,15 +103,6 @@ def test_several_are_not_replaced_with_a_folder_of_mine_among_them(
     argv = command(directories, calibrated.text, tmp_path / "out", "--overwrite")
     assert "is not overwritten" in refusal(capsys, argv)
     assert sorted(os.listdir(tmp_path / "out")) == sorted([*NAMES, "mine"])
-
-
-@pytest.mark.night
-def test_several_are_replaced_as_a_whole_if_asked(
-    several: Path, calibrated: Calibrated, directories: Pair, tmp_path: Path
-) -> None:
-    shutil.copytree(several / "out", tmp_path / "out")
-    assert main(command(directories, calibrated.text, tmp_path / "out", "--overwrite")) == 0
-    assert settings_of(tmp_path / "out")["keep"] == 0.75
 
 
 @pytest.mark.night

@@ -332,11 +332,6 @@ def test_a_target_of_another_vocabulary_is_refused(
     assert "the tokenizers differ in " in refused(target=other)
 
 
-def test_a_missing_target_is_named(refused: Callable[..., str], tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
-    assert f"--target {missing}: no such directory" in refused(target=missing)
-
-
 def test_a_drafter_of_another_width_than_its_head_is_refused(
     refused: Callable[..., str], spoiled: Path
 ) -> None:

@@ -83,19 +83,6 @@ def test_with_one_rate_it_is_equation_1_of_leviathan_et_al() -> None:
     torch.testing.assert_close(lengths, torch.full_like(lengths, leviathan_accepted(0.7, DRAFTS)))
 
 
-@pytest.mark.parametrize("draft_length", [1, 2, 5])
-def test_accepted_length_is_between_its_bounds_and_grows_with_every_rate(draft_length: int) -> None:
-    rates = torch.rand(5, 20, generator=torch.Generator().manual_seed(3))
-    lengths = expected_accepted_length(rates, draft_length)
-    assert bool((lengths >= rates[:, : lengths.shape[1]]).all())
-    assert bool((lengths <= draft_length).all())
-    assert bool((expected_accepted_length(rates.sqrt(), draft_length) >= lengths).all())
-    ones = torch.ones(draft_length)
-    assert expected_accepted_length(ones, draft_length).tolist() == [draft_length]
-    agreement = torch.tensor([1.0, 1, 0, 1, 1, 1])  # greedy: the run of agreements
-    assert expected_accepted_length(agreement, 3).tolist() == [2, 1, 0, 3]
-
-
 @pytest.mark.parametrize(
     ("rates", "draft_length"),
     [

@@ -164,10 +164,7 @@ def refuse_infinite(option: str, directory: Path, model: Any) -> None:
 
 
 def load_model(
-    option: str,
-    directory: Path,
-    dtype: torch.dtype = torch.float32,
-    device_map: str | None = None,
+    option: str, directory: Path, dtype: torch.dtype = torch.float32, device_map: str | None = None
 ) -> Any:
     """Load a causal language model: no network, no pickle, no code of its own."""
     files = model_files(option, directory)

@@ -14,12 +14,7 @@ from ...affinity import Affinity
 from ...decoding import TextDrafter
 from ...decoding.models import Read, Reading
 from ...drafter import FullHead, LiftedRows
-from ...integrations.eagle3 import (
-    Eagle3Checkpoint,
-    Eagle3Drafter,
-    read_drafts,
-    unrolled_read,
-)
+from ...integrations.eagle3 import Eagle3Checkpoint, Eagle3Drafter, read_drafts, unrolled_read
 from ...integrations.huggingface import HuggingFaceModel
 from ...integrations.huggingface.placement import weight_of
 from ...vocabulary import Vocabulary

@@ -41,7 +41,7 @@ from ..errors import InputError
 from ..inputs.documents import Window
 from ..recording import Each
 from ..stages.pruning import FULL, PRUNED, Method
-from ..timing import HeadCost, Times, expected_accepted_length
+from ..timing import HeadCost, Times, expected_accepted_length, predicted_speed_up
 
 RESAMPLES = 4000
 COVERAGE = 0.95
@@ -112,8 +112,6 @@ def evaluate(
                 recovered = recovered_share(bootstrap, rate, pruned, measured[FULL, 1.0])
             columns = method.drafter.mean_dynamic_columns(window.contexts for window in windows)
             cost = head_cost(method, full_head, columns, head_dtype)
-            lengths = expected_accepted_length(rate, draft_length)[..., ::drafts_every]
-            length = float(lengths.double().mean())
             affinity = method.drafter.affinity
             row = evaluation_row(
                 bootstrap.mean(rate),
@@ -129,26 +127,13 @@ def evaluate(
                 virtual_rows=affinity.draft_size - method.drafter.vocabulary.draft_size,
                 dynamic_columns=columns,
                 draft_length=draft_length,
-                accepted_length=length,
-                head_bytes=cost.bytes_read(),
-                head_flops=cost.flops,
-                **predicted_speed_up(times, length, cost),
             )
+            lengths = expected_accepted_length(rate, draft_length)[..., ::drafts_every]
+            length = float(lengths.double().mean())
+            row |= {"accepted_length": length, "head_bytes": cost.bytes_read()}
+            row |= {"head_flops": cost.flops, **predicted_speed_up(times, length, cost)}
             rows.append(row)
     return rows
-
-
-def predicted_speed_up(
-    times: Times | None, accepted_length: float, cost: HeadCost
-) -> dict[str, float | str | None]:
-    """With its spread and any warning; none if the times contradict each other."""
-    if times is None:
-        return {}
-    if times.contradiction is not None:
-        return {"doubt": f"No speed-up is predicted: {times.contradiction}. Measure again."}
-    value, low, high = times.speed_up_spread(accepted_length, cost)
-    figures = {"speed_up": value, "speed_up_low": low, "speed_up_high": high}
-    return {**figures, "doubt": times.doubt}
 
 
 def head_cost(

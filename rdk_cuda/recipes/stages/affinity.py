@@ -111,7 +111,7 @@ class Affinity(DrafterStage):
             state.request = replace(request, keep=(self.kept.draft_size / size,))
 
     def run(self, state: State) -> list[Calibrated]:
-        request, models = state.request, state.models
+        request, models, options = state.request, state.models, options_of(state)
         return calibrate(
             state.recording,
             models.drafter_head,
@@ -120,7 +120,7 @@ class Affinity(DrafterStage):
             keep_by=request.keep_by,
             always=self.always,
             kept=self.kept,
-            options=options_of(state),
+            options=options,
             dtype=models.drafter_dtype,
             each=state.each,
         )

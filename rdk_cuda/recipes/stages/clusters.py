@@ -82,10 +82,7 @@ def cluster_pruned_tokens(
     if pruned.numel() > _MOST_SEEDED:
         heaviest = mass.argsort(descending=True, stable=True)[: max(_MOST_SEEDED, count)]
         start, _ = kmeans_plusplus(
-            points[heaviest].numpy(),
-            count,
-            sample_weight=mass[heaviest].numpy(),
-            random_state=seed,
+            points[heaviest].numpy(), count, sample_weight=mass[heaviest].numpy(), random_state=seed
         )
     kmeans = KMeans(count, init=start, n_init=1, max_iter=100, random_state=seed, copy_x=False)
     with warnings.catch_warnings():

@@ -56,10 +56,7 @@ class CalibratedLength(NamedTuple):
 
 @torch.no_grad()
 def places_of(
-    samples: Samples,
-    drafter: PrunedDrafter,
-    full_head: FullHead,
-    temperature: float,
+    samples: Samples, drafter: PrunedDrafter, full_head: FullHead, temperature: float
 ) -> Places:
     """Draw a token at each sample, and look its p up, at a recorded temperature or 0."""
     parts = []
@@ -70,13 +67,7 @@ def places_of(
         seen = Drafted(affinity)
         # One sequence for each sample, which begins there.
         seen.places.append(
-            draft(
-                **columns,
-                affinity=affinity,
-                temperature=temperature,
-                seeds=rows,
-                positions=0,
-            )
+            draft(**columns, affinity=affinity, temperature=temperature, seeds=rows, positions=0)
         )
         token, q = seen.places[0].tokens, seen.probs[:, 0]
         p = (own.target_probs(temperature) * (own.targets == token)).sum(1).double()
@@ -181,10 +172,10 @@ class Drafts(Stage):
             )
 
     def run(self, state: State) -> list[CalibratedLength] | None:
-        cost = state.request.draft_cost
+        cost, cases = state.request.draft_cost, compared(state)
         if cost is None:
             return None
-        return [calibrate_length(*given, draft_cost=cost) for given in compared(state)]
+        return [calibrate_length(*given, draft_cost=cost) for given in cases]
 
     def settings(self, state: State, place: int) -> dict[str, Any]:
         made, found = state.made[self.name], None

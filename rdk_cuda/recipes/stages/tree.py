@@ -74,10 +74,7 @@ def expected_tree(
 
 
 def _children(
-    samples: Samples,
-    drafter: PrunedDrafter,
-    full_head: FullHead,
-    temperature: float,
+    samples: Samples, drafter: PrunedDrafter, full_head: FullHead, temperature: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of a node at each sample.
 
@@ -114,10 +111,10 @@ class Tree(Stage):
     needs = ("affinity", "drafts")
 
     def run(self, state: State) -> list[ExpectedTree | None] | None:
-        cost = state.request.draft_cost
+        cost, cases = state.request.draft_cost, compared(state)
         if cost is None:
             return None
-        return [expected_tree(*given, draft_cost=cost) for given in compared(state)]
+        return [expected_tree(*given, draft_cost=cost) for given in cases]
 
     def describe(self, state: State, place: int) -> str:
         one = self._of(state, place)

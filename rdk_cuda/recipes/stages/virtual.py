@@ -162,10 +162,7 @@ def _offset_for_each(known: VirtualMasses, common: Tensor) -> Tensor:
 
 
 def refine_virtual(
-    samples: Samples,
-    drafter: PrunedDrafter,
-    full_head: FullHead,
-    temperature: float,
+    samples: Samples, drafter: PrunedDrafter, full_head: FullHead, temperature: float
 ) -> PrunedDrafter:
     """Move the rows and biases of virtual tokens so that more is accepted, if possible.
 
@@ -248,10 +245,7 @@ def _ridge(states: Tensor, gaps: Tensor) -> list[Tensor]:
 
 
 def _ascend(
-    fitted: VirtualMasses,
-    states: Tensor,
-    start: Tensor,
-    rate: Callable[[Tensor], float],
+    fitted: VirtualMasses, states: Tensor, start: Tensor, rate: Callable[[Tensor], float]
 ) -> Tensor:
     change = start.clone().requires_grad_()
     # A step moves a logit by about 0.02, however wide the hidden state is.
