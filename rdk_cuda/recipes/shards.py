@@ -19,10 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..files import TensorFile, json_of
+from ..files import TensorFile, json_of, write_whole
 
 SUMS = "sums.safetensors"
 _SUMS = ("probs", "squares", "counts", "moment")
+_ROWS = 64  # that are sorted at a time
 _ALWAYS, _LIKELIEST = ("hidden", "log_normalizers"), ("targets", "target_logits")
 
 
@@ -128,7 +129,8 @@ class Shards:
         if self.by_token:
             logits = torch.full((len(own["hidden"]), self.size), -torch.inf, dtype=torch.float32)
             own["logits"] = logits.scatter_(1, own.pop("targets").long(), own.pop("target_logits"))
-        _SAMPLES.write(self._shard(self.done), own, {})
+        names = (*_ALWAYS, *(("logits",) if self.by_token else _LIKELIEST))
+        _write(self._shard(self.done), _SAMPLES, {name: own[name] for name in names}, {})
         self.done += 1
         self._write_sums()
 
@@ -162,9 +164,11 @@ class Shards:
             if self.by_token:
                 logits = torch.empty(len(rows["hidden"]), self.size, dtype=torch.float32)
                 self._fill(self._shard(number), _SAMPLES, {**content, "logits": logits})
-                values, order = logits.sort(dim=1, descending=True, stable=True)
-                for name, sorted_ in (("targets", order), ("target_logits", values)):
-                    rows[name].copy_(sorted_[:, : rows[name].shape[1]])
+                parts = (rows[name].split(_ROWS) for name in _LIKELIEST)
+                for block, ids, sorted_logits in zip(logits.split(_ROWS), *parts, strict=True):
+                    values, order = block.sort(dim=1, descending=True, stable=True)
+                    ids.copy_(order[:, : ids.shape[1]])
+                    sorted_logits.copy_(values[:, : ids.shape[1]])
             else:
                 content |= {name: rows[name] for name in _LIKELIEST}
                 self._fill(self._shard(number), _SAMPLES, content)
@@ -199,4 +203,14 @@ class Shards:
 
     def _write_sums(self) -> None:
         about = json.dumps({**self.settings, "shards": self.done})
-        _FILE.write(self.path / SUMS, self.sums, {"about": about})
+        _write(self.path / SUMS, _FILE, self.sums, {"about": about})
+
+
+def _write(
+    path: Path, kind: TensorFile, tensors: Mapping[str, Tensor], facts: Mapping[str, str]
+) -> None:
+    """As `TensorFile.write`, without a copy of the tensors: they may be as large as a batch."""
+    safetensors = kind.safetensors()
+    metadata = {"format": kind.format, "format_version": str(kind.version), **facts}
+    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_whole(path, lambda place: safetensors.torch.save_file(content, place, metadata))

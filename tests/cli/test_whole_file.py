@@ -29,8 +29,8 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "successors": SuccessorTable(
         torch.tensor([0, 1], dtype=torch.int32), torch.tensor([0], dtype=torch.int32), 1
     ).save,
-    "recording": lambda path: shards._FILE.write(
-        path, {name: torch.arange(4) for name in shards._SUMS}, {"about": "{}"}
+    "recording": lambda path: shards._write(
+        path, shards._FILE, {"counts": torch.arange(4)}, {"about": "{}"}
     ),
     "d2t": lambda path: write_d2t(VOCABULARY, path),
     "hot tokens": lambda path: write_hot_tokens(VOCABULARY, path),
