@@ -1,4 +1,4 @@
-"""What the command lines of `python -m rdk_cuda`, and of other programs here, have in common.
+"""Options that the command lines of `python -m rdk_cuda`, and of other programs, share.
 
 Imports nothing heavy: a command line is read before torch is loaded.
 """
@@ -49,7 +49,7 @@ def refuse_missing(modules: Sequence[str], extra: str = "demo") -> None:
 
 
 def prepare_output(directory: Path) -> None:
-    """Make the output directory now: not to be able to write would be late news after minutes."""
+    """Make the output directory now: fail before minutes of work."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         probe = directory / f".writable.{os.getpid()}"

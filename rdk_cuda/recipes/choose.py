@@ -32,7 +32,7 @@ _MOST_DECADES = 10  # of tau; below, all rows but the rarest have long been one-
 
 
 class TauAndKeep(NamedTuple):
-    """What an RDK sampler was tuned to; at `keep` 1 it redistributes nothing."""
+    """Parameters of a tuned RDK sampler; at `keep` 1 it redistributes nothing."""
 
     tau: float
     keep: float
@@ -103,7 +103,7 @@ def target_covariance(
 ) -> Tensor:
     """`E[p p^T] - E[p] E[p]^T`, the largest positive `entries` of the rows of kept tokens.
 
-    Sparse `[V_t, V_t]` float32, coalesced. What a sample did not record counts as 0.
+    Sparse `[V_t, V_t]` float32, coalesced. Tokens that a sample did not record count as 0.
     """
     size, count = vocabulary.target_size, len(samples)
     probs = _by_token(samples, temperature, size)

@@ -47,7 +47,7 @@ AT_ONCE = 32  # texts that are written in one batch
 
 
 class Outcome(NamedTuple):
-    """What a training with one loss came to.
+    """The result of a training with one loss.
 
     Attributes:
         chosen_by: α on the texts that choose.
@@ -114,7 +114,7 @@ def with_ends(gain: Interval) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained, of which pair, and as what the command line says.
+    """A training of one pair, as the command line says.
 
     Attributes:
         drawn: the texts of each round so far, the same for each loss.

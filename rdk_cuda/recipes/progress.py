@@ -20,7 +20,7 @@ SILENT_SECONDS = 20  # without a terminal, at most about so long nothing is said
 
 
 class Stages(Progress):
-    """What a command is doing and how far it is."""
+    """The stages of a command, and how far each is."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)

@@ -30,7 +30,7 @@ _FEWEST_SAMPLES = 256  # an acceptance measured on fewer says little
 
 
 class Plan(NamedTuple):
-    """What is kept of a text: positions and, of each, the target's likeliest tokens and a context.
+    """How much is kept of a text: positions and, of each, likeliest tokens and a context.
 
     Attributes:
         batch_bytes: for what one call of `read` returns.

@@ -1,4 +1,4 @@
-"""What calibration needs to know about a text: sums, and a bounded number of its positions."""
+"""A recording: sums over a text, and a bounded number of its positions."""
 
 from __future__ import annotations
 

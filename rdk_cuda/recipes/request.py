@@ -1,4 +1,4 @@
-"""What `calibrate` is asked for, from the command line to `calibration.json`; without torch."""
+"""The request of `calibrate`, from the command line to `calibration.json`; without torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Setting(NamedTuple):
-    """What one drafter is calibrated for: a share of the vocabulary, and a temperature."""
+    """A share of the vocabulary, and a temperature, that one drafter is calibrated for."""
 
     keep: float
     temperature: float
@@ -17,7 +17,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """What `calibrate` is asked for. There is a drafter for each pair of `keep` and `temperature`.
+    """The whole request. There is a drafter for each pair of `keep` and `temperature`.
 
     Attributes:
         keep, keep_by: shares of the vocabulary that pruned drafters keep, and by which score.

@@ -29,7 +29,7 @@ OPTIONS = {
     "samples": "the number of samples (--memory)",
     "seed": "--seed",
 }
-"""What the settings of a recording are on the command line."""
+"""The settings of a recording as options of the command line."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class RecordingPlace:
     def record(
         self, models: Pair, request: Request, windows: Sequence[Window], stages: Stages
     ) -> Recording:
-        """What the models say of the windows; where it was interrupted, it goes on."""
+        """Record what the models say of the windows, from where it was interrupted."""
         positions = sum(len(window.ids) for window in windows)
         most = min(int(request.memory * 2**30), 4 * models.vocabulary_size * positions)
         so_far = f"{self.size} of it so far" if self.size else f"at most {decimal(most)}"

@@ -144,7 +144,7 @@ class Shards:
 
     @property
     def bytes(self) -> int:
-        """What the finished recording takes on the disk."""
+        """The size of the finished recording on the disk."""
         states, likeliest = self.rows["hidden"], self.rows["targets"].shape[1]
         each = 4 * (min(self.size, 2 * likeliest) + states.shape[1])
         return sum(total.nbytes for total in self.sums.values()) + each * len(states)

@@ -131,7 +131,7 @@ def expected_accepted_length(rates: Tensor, draft_length: int) -> Tensor:
 
 @dataclass(frozen=True)
 class HeadCost:
-    """What a drafter's LM head reads and computes for a position.
+    """The cost of a drafter's LM head for a position: bytes read, and operations.
 
     Static rows are read once for a whole batch, dynamic ones for each position.
 

@@ -148,7 +148,7 @@ def calibration_and_held_out(
     context: int,
     draft_length: int,
 ) -> tuple[Text, Text]:
-    """What is calibrated on, and what is measured on; no document is in both."""
+    """Read the text to calibrate and to measure on; no document is in both."""
     calibration: Sequence[Document] = read_documents(tokenizer, files)
     option = "--held-out" if held_out_files else "--text"
     if held_out_files:

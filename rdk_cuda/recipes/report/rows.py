@@ -2,7 +2,7 @@
 
     temperature           0 for greedy
     keep                  share of the vocabulary that the head keeps, 1 for the full drafter
-    method, tuned         as of `rdk_cuda.calibration.methods`, and what calibration chose, in words
+    method, tuned         as in `stages.pruning`, and what calibration chose, in words
     head_rows             V_d, `virtual_rows` of them virtual
     dynamic_columns       mean of a position
     acceptance            mean of `sum_x min(p, q)`, with the ends of its 95 % interval

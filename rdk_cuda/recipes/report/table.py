@@ -45,7 +45,7 @@ def show_rows(console: Console, rows: Sequence[Row], calibrated_for: float | Non
 
 
 def show_notes(console: Console, rows: Sequence[Row], about_text: str = "") -> None:
-    """What the tables stand on; `about_text` follows on how much was measured."""
+    """Say how the figures were measured; `about_text` follows on how much."""
     for note in notes(rows, about_text):
         console.print(note, highlight=False, markup=False)
 

@@ -1,1 +1,1 @@
-"""What is made of a recording, one artifact a file."""
+"""Stages: each makes one artifact of a recording."""

@@ -19,7 +19,7 @@ from ..recording import Each, Recording, Samples, at_most, held_out_rows
 from .stage import Stage, State
 
 BONUSES = (0.5, 1.0, 1.5, 2.0, 3.0)
-"""What `Options.bonuses` tries: lifted rows know the token, not that it has just been there."""
+"""Tried by `Options.bonuses`: lifted rows know the token, not that it has just been there."""
 
 _RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)  # relative to the mean square of a feature
 _HELD_OUT = 5  # every so many kept tokens decide between them

@@ -81,7 +81,7 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """What all prunings are built from; without counts, dynamic tokens include no successors."""
+    """The base of all prunings; without counts, dynamic tokens include no successors."""
 
     recording: Recording
     full_head: FullHead
@@ -254,7 +254,7 @@ class Pruning:
         return self.material.recording.mean_probs_at(temperature)
 
     def pruned_mass(self, temperature: float) -> float:
-        """What the target gives to pruned tokens; 0 also if its probabilities underflow."""
+        """Sum the target's mass on pruned tokens; 0 also if its probabilities underflow."""
         return float(self.mean_probs(temperature)[self.vocabulary.pruned].sum())
 
     def virtual(self, temperature: float, *, dynamic: bool) -> PrunedDrafter:

@@ -54,7 +54,7 @@ class Stage(ABC):
         return ""
 
     def settings(self, state: State, place: int) -> dict[str, Any]:
-        """What `calibration.json` keeps of it for a setting."""
+        """Say what `calibration.json` keeps of it for a setting."""
         return {}
 
 

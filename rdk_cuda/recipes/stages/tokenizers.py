@@ -99,12 +99,12 @@ def in_words(common: Mapping[str, float]) -> str:
 
 
 PRUNING = ("keep", "keep_by", "kept", "virtual", "dynamic", "screen_bytes", "batch", "draft_cost")
-"""What is asked of a drafter that is pruned."""
+"""Options of a drafter that is pruned."""
 
 
 @dataclass(frozen=True, eq=False)
 class Chosen(Found):
-    """What was found for one temperature; `common` has the shares `COMMON`."""
+    """The best for one temperature; `common` has the shares `COMMON`."""
 
     common: Mapping[str, float]
 

@@ -1,4 +1,4 @@
-"""What a tree of a drafter is expected to gain, from a recording."""
+"""The expected gain of a drafter's trees, from a recording."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODES, PASSES, WIDTH = 8, 4, 2
 
 
 class ExpectedTree(NamedTuple):
-    """What a tree of at most so many nodes in so many passes is expected to do.
+    """A tree of at most so many nodes in so many passes.
 
     Attributes:
         accepted: nodes for each pass of the target, judged by token.
@@ -42,7 +42,7 @@ def expected_tree(
     *,
     draft_cost: float,
 ) -> ExpectedTree | None:
-    """What a `DrafterTree` would gain where the samples are, at 512 places spread over them.
+    """Estimate what a `DrafterTree` gains at 512 places spread over the samples.
 
     Successive samples of a document stand for successive depths of a tree, whichever of its nodes
     are there: only the text's own continuation is recorded, so what follows other tokens counts as
@@ -105,7 +105,7 @@ def _children(
 
 
 class Tree(Stage):
-    """What a tree in place of a chain is expected to gain, at the same cost."""
+    """The expected gain of a tree in place of a chain, at the same cost."""
 
     name = "tree"
     needs = ("affinity", "drafts")

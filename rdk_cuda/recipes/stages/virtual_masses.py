@@ -112,8 +112,7 @@ def virtual_masses(
 ) -> VirtualMasses:
     """The acceptance of samples as a function of the masses of the drafter's virtual tokens.
 
-    The virtual tokens follow the kept ones. What is refused: no samples, a temperature that is not
-    a recorded positive one, a prior, or two columns for one target token.
+    The virtual tokens follow the kept ones; no target token has two columns.
     """
     affinity = drafter.affinity
     widest = max(affinity.draft_size, samples.targets.shape[1])

@@ -26,7 +26,7 @@ STEPS_A_ROUND = 10
 WARMUP_STEPS, LARGEST_NORM = 10, 1.0
 
 _KEPT = "belongs_to", "step", "stale", "first", "before", "best_acceptance", "best"
-"""What a checkpoint has of a `Distillation`, besides parameters and optimizer as they are."""
+"""Kept in a checkpoint, besides parameters and optimizer as they are."""
 
 
 class DistillationError(InputError, ValueError):
@@ -58,7 +58,7 @@ Draw = Callable[[int], Sequence[Window]]
 """The texts of a round, all of one length; the same ones for the same round."""
 
 Report = Callable[[int, Tensor], None]
-"""Called after each round with the step, and α on the texts that choose, as of `first`."""
+"""Called after each round with the step, and α on the texts that choose, as in `first`."""
 
 
 class Distillation:

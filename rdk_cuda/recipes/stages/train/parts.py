@@ -16,8 +16,8 @@ from ....dynamic_tokens import Contexts, dynamic_columns
 
 PARTS = "head", "virtual-rows", "lifted-rows", "all"
 HEAD, VIRTUAL_ROWS, LIFTED_ROWS, ALL = PARTS
-"""What may be trained: the rows of the small head; the virtual ones of these; the map and shift of
-lifted rows, and what follows from them; the rows, and the drafter below its head."""
+"""Parts that may be trained: the rows of the small head; the virtual ones of these; the map and
+shift of lifted rows, and what follows from them; the rows, and the drafter below its head."""
 
 
 class Columns(NamedTuple):
@@ -36,7 +36,7 @@ class Trained(nn.Module, ABC):
         self.drafter, self.size = drafter, drafter.affinity.target_size
 
     def columns(self, hidden: Tensor, contexts: Contexts) -> Columns:
-        """What the drafter says behind contexts, at its states `[n, d]`, with gradients."""
+        """Make the drafter's columns behind contexts, at its states `[n, d]`, with gradients."""
         logits, source = linear(hidden, *self.head()), self.drafter.dynamic_tokens
         if source is None:
             return Columns(logits)
@@ -48,7 +48,7 @@ class Trained(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """As of `DynamicHead`."""
+        """Answer as a `DynamicHead`."""
 
     def trained(self) -> PrunedDrafter:
         weight, bias = self.head()
@@ -126,7 +126,7 @@ class TrainedLift(Trained):
 def parts_of(
     train: str, drafter: PrunedDrafter, full_head: FullHead, target_head: Tensor
 ) -> Trained:
-    """What `train` names, of a drafter; a `ValueError` if it has no such parts."""
+    """Find what `train` names in a drafter; a `ValueError` if it has no such parts."""
     kept = drafter.vocabulary.draft_size
     if train == LIFTED_ROWS:
         if drafter.lifted is None:
