@@ -14,9 +14,9 @@ import torch
 import rdk_cuda
 from rdk_cuda.cli.arguments import INTERRUPTED, Parser, answered, natural
 from rdk_cuda.evaluation import EvaluationError
-from rdk_cuda.evaluation.timing import others_at_work
 from rdk_cuda.files import write_whole
-from rdk_cuda.pair.errors import InputError
+from rdk_cuda.recipes.errors import InputError
+from rdk_cuda.recipes.timing import others_at_work
 
 from .machine import describe, now
 from .results import Results, Row

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rdk_cuda.files import write_json
-from rdk_cuda.pair.errors import InputError
+from rdk_cuda.recipes.errors import InputError
 
 BENCH, FORMAT_VERSION = "bench", 1
 

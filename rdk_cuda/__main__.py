@@ -6,7 +6,10 @@ from importlib import reload
 
 import rdk_cuda
 from rdk_cuda.cli.arguments import Parser, answered
-from rdk_cuda.cli.commands import add_calibrate, add_distill, add_evaluate, add_inspect
+from rdk_cuda.cli.calibrate import add_calibrate
+from rdk_cuda.cli.distill import add_distill
+from rdk_cuda.cli.evaluate import add_evaluate
+from rdk_cuda.cli.inspect import add_inspect
 
 
 def main(argv: Sequence[str] | None = None) -> int:

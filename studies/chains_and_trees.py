@@ -31,16 +31,16 @@ from examples.demo.text import Prompt, held_out_prompts, windows_of
 from profiling.commands import Parser, run_command, write_text
 from profiling.machine import ROOT, describe, now
 from profiling.tables import table
-from rdk_cuda.calibration.methods import FULL, PRUNED, RECOMMENDED, Method
 from rdk_cuda.cli.arguments import natural
-from rdk_cuda.cli.progress import Stages
 from rdk_cuda.decoding import DrafterChain, DrafterTree, Proposer, SpeculativeDecoder
-from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.files import write_json
 from rdk_cuda.functional import Method as Rule
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.pair.loading import load_pair
-from rdk_cuda.pair.pairs import Pair
+from rdk_cuda.recipes.inputs.loading import load_pair
+from rdk_cuda.recipes.inputs.pairs import Pair
+from rdk_cuda.recipes.progress import Stages
+from rdk_cuda.recipes.report.rows import Bootstrap
+from rdk_cuda.recipes.stages.pruning import FULL, PRUNED, RECOMMENDED, Method
 
 from .rsd import RecursiveRejection, RSDTree
 

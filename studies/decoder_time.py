@@ -40,8 +40,8 @@ from rdk_cuda.decoding import Output, SpeculativeDecoder
 from rdk_cuda.dynamic_tokens import Followed, recent_and_successors
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.pair.loading import load_pair
-from rdk_cuda.pair.pairs import StatePair
+from rdk_cuda.recipes.inputs.loading import load_pair
+from rdk_cuda.recipes.inputs.pairs import StatePair
 
 from .chains_and_trees import Way
 

@@ -35,13 +35,13 @@ from profiling.machine import ROOT, describe, now
 from profiling.tables import table
 from rdk_cuda.__main__ import main as rdk_cuda
 from rdk_cuda.cli.arguments import natural, positive
-from rdk_cuda.cli.commands import add_distill
-from rdk_cuda.cli.distill import Job
-from rdk_cuda.cli.progress import Stages
-from rdk_cuda.evaluation.acceptance import Bootstrap
-from rdk_cuda.evaluation.speed import expected_accepted_length
+from rdk_cuda.cli.distill import add_distill
 from rdk_cuda.files import write_json
-from rdk_cuda.pair.loading import quiet
+from rdk_cuda.recipes.distill import Job
+from rdk_cuda.recipes.inputs.loading import quiet
+from rdk_cuda.recipes.progress import Stages
+from rdk_cuda.recipes.report.rows import Bootstrap
+from rdk_cuda.recipes.timing import expected_accepted_length
 from rdk_cuda.training import LOSSES
 
 RESULTS = ROOT / "profiling" / "results" / "distillation"

@@ -50,9 +50,9 @@ from profiling.peers.samplers import Decided, gathered
 from profiling.results import Row
 from profiling.tables import figure, table
 from rdk_cuda import Affinity
-from rdk_cuda.calibration.methods import FULL, PRUNED, VIRTUAL
 from rdk_cuda.cli.arguments import natural, refuse_missing
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.recipes.stages.pruning import FULL, PRUNED, VIRTUAL
 
 from .random_models import SHAPES, make_models
 

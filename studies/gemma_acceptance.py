@@ -37,7 +37,6 @@ from rdk_cuda.calibration import (
     screens_within,
     virtual_drafter,
 )
-from rdk_cuda.calibration.virtual import virtual_logits
 from rdk_cuda.cli.arguments import natural, share
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.dynamic_tokens import distinct_tokens, recent_and_successors
@@ -45,7 +44,8 @@ from rdk_cuda.dynamic_tokens.sources import is_pruned
 from rdk_cuda.evaluation import Bootstrap, recovered_share
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.eagle3 import read_checkpoint
-from rdk_cuda.pair.pairs import Pair as Models
+from rdk_cuda.recipes.inputs.pairs import Pair as Models
+from rdk_cuda.recipes.stages.virtual import virtual_logits
 
 from .gemma_recording import (
     BLOCK,

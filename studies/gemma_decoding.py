@@ -42,11 +42,11 @@ from profiling.commands import (
 from profiling.machine import now
 from profiling.results import Row
 from profiling.tables import figure, table
-from rdk_cuda.calibration.methods import RECOMMENDED
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.generation import Kind
-from rdk_cuda.evaluation.timing import spread
+from rdk_cuda.recipes.stages.pruning import RECOMMENDED
+from rdk_cuda.recipes.timing import spread
 
 PASSES = 15  # of one kind, after the first
 

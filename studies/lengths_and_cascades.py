@@ -39,21 +39,21 @@ from profiling.commands import Parser, run_command
 from profiling.machine import describe, now
 from rdk_cuda import Draft
 from rdk_cuda.calibration import Method, calibrate_length
-from rdk_cuda.calibration.lengths import THRESHOLDS, fit_classifier, places_of
-from rdk_cuda.calibration.methods import RECOMMENDED
-from rdk_cuda.calibration.reading import Window
 from rdk_cuda.cli.arguments import natural
-from rdk_cuda.cli.progress import Stages
 from rdk_cuda.decoding import DrafterChain, NGrams, Proposer, SpeculativeDecoder
 from rdk_cuda.decoding.generation import Batch
 from rdk_cuda.decoding.lengths import Classifier, Drafted, Length, Product
-from rdk_cuda.evaluation.acceptance import Bootstrap
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.labs.cascades import Cascade
 from rdk_cuda.labs.length_rules import Confidence, EntropyBound
-from rdk_cuda.pair.loading import quiet
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.recipes.inputs.documents import Window
+from rdk_cuda.recipes.inputs.loading import quiet
+from rdk_cuda.recipes.inputs.pairs import ModelPair
+from rdk_cuda.recipes.progress import Stages
+from rdk_cuda.recipes.report.rows import Bootstrap
+from rdk_cuda.recipes.stages.lengths import THRESHOLDS, fit_classifier, places_of
+from rdk_cuda.recipes.stages.pruning import RECOMMENDED
 
 KEEP, TEMPERATURE, MOST, CONTEXT, BLOCK, ROUNDS = 0.0625, 1.0, 8, 64, 48, 61
 COSTS = (0.1, 0.2, 0.3)
@@ -113,7 +113,7 @@ def counted(pair: ModelPair, method: Method | None) -> Any:
 
 def measured_costs(pair: ModelPair, pruned: Method, text: Sequence[int]) -> tuple[Costs, float]:
     """Medians of passes in turn, in passes of the target over one token; and its seconds."""
-    models = [counted(pair, method) for method in (None, pair.whole, pruned)]
+    models = [counted(pair, method) for method in (None, Method.whole(pair), pruned)]
     for model in models:
         model.reset(1)
         model.feed([text[:CONTEXT]], [1])
@@ -290,7 +290,10 @@ def cascades(pair: ModelPair, pruned: Method, length: int) -> dict[str, Proposer
 
     def over(inner: Proposer) -> Cascade:
         return Cascade(
-            inner, counted(pair, pair.whole), pair.whole.drafter.affinity, draft_length=length
+            inner,
+            counted(pair, Method.whole(pair)),
+            Method.whole(pair).drafter.affinity,
+            draft_length=length,
         )
 
     def small() -> DrafterChain:
@@ -305,7 +308,7 @@ def cascades(pair: ModelPair, pruned: Method, length: int) -> dict[str, Proposer
         dynamic_tokens=drafter.dynamic_tokens,
     )
     return {
-        "the drafter alone": chain_of(pair, pair.whole, length),
+        "the drafter alone": chain_of(pair, Method.whole(pair), length),
         "the pruned drafter alone": chain_of(pair, pruned, length),
         "n-grams draft for it": over(NGrams(draft_length=length - 1)),
         "the pruned drafter drafts for it": over(small()),

@@ -48,20 +48,21 @@ from rdk_cuda.calibration import (
     record,
     successor_counts,
 )
-from rdk_cuda.calibration.methods import LIFTED
 from rdk_cuda.cli.arguments import natural, positive, share
-from rdk_cuda.cli.progress import Stages
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.evaluation import Bootstrap
-from rdk_cuda.evaluation.acceptance import measure_acceptance, recovered_share
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.eagle3 import read_checkpoint
 from rdk_cuda.integrations.huggingface.saved_drafter import MODEL, load_pruned, save_drafter
-from rdk_cuda.pair.documents import Text, encode, first_token, read_documents
-from rdk_cuda.pair.errors import InputError
-from rdk_cuda.pair.loading import load_pair
-from rdk_cuda.pair.pairs import Pair, StatePair
-from rdk_cuda.training.parts import ALL, LIFTED_ROWS
+from rdk_cuda.recipes.errors import InputError
+from rdk_cuda.recipes.inputs.documents import Text, encode, first_token, read_documents
+from rdk_cuda.recipes.inputs.loading import load_pair
+from rdk_cuda.recipes.inputs.pairs import Pair, StatePair
+from rdk_cuda.recipes.progress import Stages
+from rdk_cuda.recipes.report.rows import measure_acceptance, recovered_share
+from rdk_cuda.recipes.stages.lifted import with_lifted_rows
+from rdk_cuda.recipes.stages.pruning import LIFTED
+from rdk_cuda.recipes.stages.train.parts import ALL, LIFTED_ROWS
 
 TEMPERATURES, WINDOW = (1.0, 0.7, 0.0), 128
 TRAINED_GREEDY = 0.3  # greedy drafts have no gradient
@@ -88,7 +89,7 @@ def calibrate(models: Pair, options: argparse.Namespace, stages: Stages) -> None
         each=stages.each,
     )
     for given in stages.each([recording], "Lifting rows"):
-        models = models.with_rows(given, stages.each)
+        models = with_lifted_rows(models, given, stages.each)
     if models.kept is None:
         raise ValueError("the published drafter has all tokens; name one that was pruned")
     documents = [encode(models.tokenizer, read_text(file)) for file in training_files()[::10]]
@@ -170,17 +171,17 @@ def measure(options: argparse.Namespace) -> list[Row]:
     for t, directories in places.items():
         models, own = read_methods(published, dict(zip(COMPARED, directories, strict=True)))
         plain = PrunedDrafter.plain(models.drafter_head, own[0].drafter.vocabulary)
-        methods[t] = [Method(PRUNED, own[0].keep, plain), *own, models.whole]
+        methods[t] = [Method(PRUNED, own[0].keep, plain), *own, Method.whole(models)]
         if options.train_steps:
             place = train(t, options)
             network = read_checkpoint(place / MODEL, published.target)
             better = replace(published, drafter=network)
             better, trained[t] = read_methods(better, {f"{RECOMMENDED}, trained": place})
             if options.train == LIFTED_ROWS:
-                trained[t].append(replace(better.whole, name=f"{LIFTED}, trained"))
+                trained[t].append(replace(Method.whole(better), name=f"{LIFTED}, trained"))
             measured.append((better, {t: trained[t]}))
     # The rows were lifted once, for all temperatures.
-    measured = [(models, methods), *measured, (full, {t: [full.whole] for t in methods})]
+    measured = [(models, methods), *measured, (full, {t: [Method.whole(full)] for t in methods})]
     with Stages() as stages:
         held_out = windows_of(published, held_out_files(), options.held_out)
         found = [

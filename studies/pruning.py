@@ -33,7 +33,18 @@ from examples.demo.text import windows_of
 from profiling.commands import Parser, run_command
 from profiling.machine import ROOT, describe, now
 from rdk_cuda.calibration import Material, successor_counts
-from rdk_cuda.calibration.methods import (
+from rdk_cuda.decoding.models import Read, Reading
+from rdk_cuda.files import write_figure, write_json
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.recipes.choose import tuned_first_order
+from rdk_cuda.recipes.errors import InputError
+from rdk_cuda.recipes.inputs.documents import Window, encode
+from rdk_cuda.recipes.inputs.loading import quiet
+from rdk_cuda.recipes.inputs.pairs import ModelPair
+from rdk_cuda.recipes.record import record
+from rdk_cuda.recipes.report.plots import STYLES
+from rdk_cuda.recipes.report.rows import Bootstrap, measure_acceptance
+from rdk_cuda.recipes.stages.pruning import (
     COVARIANCE,
     FIRST_ORDER,
     PRUNED,
@@ -41,17 +52,6 @@ from rdk_cuda.calibration.methods import (
     Method,
     Pruning,
 )
-from rdk_cuda.calibration.reading import Read, Reading, Window
-from rdk_cuda.calibration.record import record
-from rdk_cuda.calibration.tuning import tuned_first_order
-from rdk_cuda.evaluation.acceptance import Bootstrap, measure_acceptance
-from rdk_cuda.evaluation.plots import STYLES
-from rdk_cuda.files import write_figure, write_json
-from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.pair.documents import encode
-from rdk_cuda.pair.errors import InputError
-from rdk_cuda.pair.loading import quiet
-from rdk_cuda.pair.pairs import ModelPair
 from rdk_cuda.reference import dense
 
 RESULTS = ROOT / "profiling" / "results" / "pruning"
@@ -112,7 +112,7 @@ def curve(
 ) -> list[Row]:
     """Acceptance of each method, text and size, the full drafter first."""
     size = pair.vocabulary_size
-    methods = [pair.whole]
+    methods = [Method.whole(pair)]
     for keep in (*KEEPS, TEN / size):
         pruning = pruned_to(keep, material, settings)
         for name in METHODS:

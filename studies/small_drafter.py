@@ -27,10 +27,10 @@ from examples.eagle3.__main__ import tokens_of
 from examples.eagle3.distillation import Distillation, sampled_columns
 from profiling.commands import Parser, run_command
 from rdk_cuda.cli.arguments import natural, positive
-from rdk_cuda.cli.progress import Stages
 from rdk_cuda.integrations.huggingface.placement import weight_of
-from rdk_cuda.pair.errors import InputError
-from rdk_cuda.pair.loading import load_model, load_tokenizer, quiet
+from rdk_cuda.recipes.errors import InputError
+from rdk_cuda.recipes.inputs.loading import load_model, load_tokenizer, quiet
+from rdk_cuda.recipes.progress import Stages
 
 CONTEXT, BATCH, COLUMNS, WARMUP_STEPS = 256, 2, 16384, 20
 

@@ -33,14 +33,14 @@ from profiling.machine import describe, now
 from profiling.tables import table
 from rdk_cuda import Vocabulary
 from rdk_cuda.cli.arguments import natural, positive
-from rdk_cuda.cli.commands import add_distill
-from rdk_cuda.cli.progress import Stages
+from rdk_cuda.cli.distill import add_distill
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.files import write_json
 from rdk_cuda.labs.steering import Steering
 from rdk_cuda.labs.steering.job import SteeredJob, SteeredPair
-from rdk_cuda.pair.loading import quiet
+from rdk_cuda.recipes.inputs.loading import quiet
+from rdk_cuda.recipes.progress import Stages
 
 PROMPT, CHOOSE = 32, 32
 PLAIN, STEERED, SHUFFLED = "plain", "steered", "shuffled"

@@ -38,7 +38,6 @@ from examples.demo.shipped import SHIPPED
 from profiling.commands import Parser, run_command
 from profiling.machine import ROOT, describe, now
 from rdk_cuda import Affinity
-from rdk_cuda.calibration.tokenizers import counted_affinity, shared_text
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.decoding import ExactMatch, SpeculativeDecoder, TextDrafter
 from rdk_cuda.decoding.proposers import DrafterChain, Proposer
@@ -46,8 +45,9 @@ from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.labs.length_rules import Confidence
 from rdk_cuda.labs.string_rejection import StringRejection
-from rdk_cuda.pair.documents import encode
-from rdk_cuda.pair.loading import load_model, load_tokenizer
+from rdk_cuda.recipes.inputs.documents import encode
+from rdk_cuda.recipes.inputs.loading import load_model, load_tokenizer
+from rdk_cuda.recipes.stages.tokenizers import counted_affinity, shared_text
 from rdk_cuda.vocabulary import Vocabulary
 
 RESULTS = ROOT / "profiling" / "results" / "text-drafters" / "demo.json"

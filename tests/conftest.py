@@ -27,7 +27,7 @@ from .devices import (  # noqa: F401  (fixtures)
 )
 
 if TYPE_CHECKING:
-    from rdk_cuda.pair.pairs import ModelPair
+    from rdk_cuda.recipes.inputs.pairs import ModelPair
 
 
 # Their tests share what takes a minute to build.
@@ -100,7 +100,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def tiny(directories: tuple[Path, Path]) -> ModelPair:
     """Both, loaded."""
-    from rdk_cuda.pair.loading import load_pair
+    from rdk_cuda.recipes.inputs.loading import load_pair
 
     return load_pair(*directories)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from rdk_cuda.cli.arguments import answered, prepare_output, refuse_missing
-from rdk_cuda.pair.errors import InputError
+from rdk_cuda.recipes.errors import InputError
 
 from .arguments import MODEL_DEFAULTS, Settings, make_parser
 

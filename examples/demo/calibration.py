@@ -4,7 +4,12 @@ from collections.abc import Sequence
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration import Material, Options, successor_counts
-from rdk_cuda.calibration.methods import (
+from rdk_cuda.recipes.inputs.documents import Window, encode
+from rdk_cuda.recipes.inputs.pairs import Pair
+from rdk_cuda.recipes.record import record
+from rdk_cuda.recipes.recording import Each
+from rdk_cuda.recipes.stages.lifted import with_lifted_rows
+from rdk_cuda.recipes.stages.pruning import (
     DYNAMIC,
     FIRST_ORDER,
     PRUNED,
@@ -13,11 +18,6 @@ from rdk_cuda.calibration.methods import (
     Method,
     Pruning,
 )
-from rdk_cuda.calibration.reading import Window
-from rdk_cuda.calibration.record import record
-from rdk_cuda.calibration.recording import Each
-from rdk_cuda.pair.documents import encode
-from rdk_cuda.pair.pairs import Pair
 
 from .arguments import Settings
 from .corpus import read_text, training_files
@@ -37,7 +37,7 @@ def calibrate(pair: Pair, windows: Sequence[Window], settings: Settings, each: E
     )
     files = each(training_files(), "Calibrating: counting successors")
     documents = (encode(pair.tokenizer, read_text(file)) for file in files)
-    head = pair.with_rows(recording).drafter_head
+    head = with_lifted_rows(pair, recording).drafter_head
     return Material(recording, head, successor_counts(documents, recording))
 
 

@@ -9,12 +9,11 @@ import torch
 from rich.console import Console
 
 from profiling.machine import describe
-from rdk_cuda.cli.evaluate import versions
-from rdk_cuda.cli.progress import Stages
-from rdk_cuda.evaluation.acceptance import Bootstrap
-from rdk_cuda.evaluation.plots import acceptance_figure
 from rdk_cuda.files import write_figure, write_json
-from rdk_cuda.pair.loading import quiet
+from rdk_cuda.recipes.inputs.loading import quiet
+from rdk_cuda.recipes.progress import Stages
+from rdk_cuda.recipes.report.plots import acceptance_figure
+from rdk_cuda.recipes.report.rows import Bootstrap, versions
 
 from . import gemma, report
 from .arguments import Settings

@@ -8,16 +8,16 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from rdk_cuda.calibration.methods import FULL, Method
-from rdk_cuda.calibration.recording import Each
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.generation import Kind, Statistics
 from rdk_cuda.decoding.models import CausalModel, Output
 from rdk_cuda.dynamic_tokens.columns import TokenHead
-from rdk_cuda.evaluation.timing import Watch
 from rdk_cuda.integrations.eagle3 import Eagle3Drafter
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.pair.pairs import ModelPair, Pair
+from rdk_cuda.recipes.inputs.pairs import ModelPair, Pair, StatePair
+from rdk_cuda.recipes.recording import Each
+from rdk_cuda.recipes.stages.pruning import FULL, Method
+from rdk_cuda.recipes.timing import Watch
 
 from .arguments import Settings
 from .shipped import Models
@@ -190,9 +190,9 @@ def drafter_of(pair: Pair, method: Method) -> HuggingFaceModel | Eagle3Drafter:
     # Its own head, unless it was trained for fewer tokens.
     own = method.name == FULL and pair.kept is None
     head, bias = (None, None) if own else (pruned.weight, pruned.bias)
-    if isinstance(pair, ModelPair):
-        return HuggingFaceModel(pair.drafter, head=head, head_bias=bias)
-    return pair.drafting(head, bias)
+    if isinstance(pair, StatePair):
+        return pair.drafting(head, bias)
+    return HuggingFaceModel(pair.drafter, head=head, head_bias=bias)
 
 
 @dataclass

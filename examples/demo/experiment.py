@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 
 from rdk_cuda.calibration import Material
-from rdk_cuda.calibration.methods import PRUNED, Method
-from rdk_cuda.calibration.reading import Window
-from rdk_cuda.cli.progress import Stages
-from rdk_cuda.evaluation.acceptance import measure_acceptance
-from rdk_cuda.pair.documents import encode
-from rdk_cuda.pair.errors import InputError
+from rdk_cuda.recipes.errors import InputError
+from rdk_cuda.recipes.inputs.documents import Window, encode
+from rdk_cuda.recipes.progress import Stages
+from rdk_cuda.recipes.report.rows import measure_acceptance
+from rdk_cuda.recipes.stages.pruning import PRUNED, Method
 
 from .arguments import Settings
 from .calibration import build_methods, calibrate

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from rdk_cuda.files import write_whole
-from rdk_cuda.pair.errors import INSTALL, InputError
-from rdk_cuda.pair.loading import load_pair
-from rdk_cuda.pair.pairs import ModelPair, StatePair
+from rdk_cuda.recipes.errors import INSTALL, InputError
+from rdk_cuda.recipes.inputs.loading import load_pair
+from rdk_cuda.recipes.inputs.pairs import ModelPair, StatePair
 
 from .shipped import SHIPPED, Models, load_two
 

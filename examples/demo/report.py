@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rdk_cuda.calibration.methods import PRUNED, RECOMMENDED
 from rdk_cuda.decoding.generation import Kind
-from rdk_cuda.evaluation.table import ABOVE_FULL
-from rdk_cuda.evaluation.timing import contradiction
+from rdk_cuda.recipes.report.table import ABOVE_FULL
+from rdk_cuda.recipes.stages.pruning import PRUNED, RECOMMENDED
+from rdk_cuda.recipes.timing import contradiction
 
 from .live import STYLES
 

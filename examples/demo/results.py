@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from rdk_cuda.calibration.methods import FULL, PRUNED
-from rdk_cuda.evaluation.acceptance import Bootstrap, Interval, recovered_share
-from rdk_cuda.evaluation.rows import Row, evaluation_row
+from rdk_cuda.recipes.report.rows import Bootstrap, Interval, Row, evaluation_row, recovered_share
+from rdk_cuda.recipes.stages.pruning import FULL, PRUNED
 
 from .decoding import Decoded, Ours
 from .experiment import Measured

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rdk_cuda.pair.errors import InputError
-from rdk_cuda.pair.loading import load_pair
-from rdk_cuda.pair.pairs import ModelPair, Pair
+from rdk_cuda.recipes.errors import InputError
+from rdk_cuda.recipes.inputs.loading import load_pair
+from rdk_cuda.recipes.inputs.pairs import ModelPair, Pair
 
 SHIPPED = Path(__file__).with_name("models")
 

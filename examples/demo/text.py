@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rdk_cuda.calibration.reading import Window, cut_windows
-from rdk_cuda.pair.documents import encode, first_token
-from rdk_cuda.pair.errors import InputError
+from rdk_cuda.recipes.errors import InputError
+from rdk_cuda.recipes.inputs.documents import Window, cut_windows, encode, first_token
 
 from .corpus import held_out_files, read_text
 

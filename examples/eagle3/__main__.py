@@ -19,7 +19,7 @@ from transformers import LlamaConfig
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint, Eagle3Config, Eagle3Network
-from rdk_cuda.pair.loading import load_model, load_tokenizer
+from rdk_cuda.recipes.inputs.loading import load_model, load_tokenizer
 
 from .training import Recipe, Training
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from rdk_cuda.cli.arguments import natural, positive
-from rdk_cuda.pair.errors import InputError
+from rdk_cuda.recipes.errors import InputError
 
 from ..commands import Parser, Progress, add_measuring, measure_rows, run_columns, run_command
 from ..results import BENCH, Row, read

@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 from rdk_cuda import _C
-from rdk_cuda.evaluation.timing import spread
+from rdk_cuda.recipes.timing import spread
 
 from ..commands import one_line
 from ..machine import multiprocessors, now

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rdk_cuda.cli.arguments import positive
-from rdk_cuda.pair.errors import InputError
+from rdk_cuda.recipes.errors import InputError
 
 from ..commands import Parser, busy, run_command
 from ..results import Row, comparable, latest, place, read

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.pair.errors import InputError
+from rdk_cuda.recipes.errors import InputError
 
 from ..commands import origin
 from ..results import Row

@@ -22,14 +22,15 @@ from examples.demo.corpus import held_out_files, read_text, training_files
 from examples.demo.shipped import load_shipped
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration import Material, Options, successor_counts
-from rdk_cuda.calibration.methods import Pruning
-from rdk_cuda.calibration.reading import cut_windows
-from rdk_cuda.calibration.record import read_models, record
 from rdk_cuda.cli.arguments import natural, share
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.generation import Generation
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.pair.loading import quiet
+from rdk_cuda.recipes.inputs.documents import cut_windows
+from rdk_cuda.recipes.inputs.loading import quiet
+from rdk_cuda.recipes.inputs.pairs import read_models
+from rdk_cuda.recipes.record import record
+from rdk_cuda.recipes.stages.pruning import Pruning
 
 from ..commands import Parser, refuse_device, run_command
 

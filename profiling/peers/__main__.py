@@ -36,7 +36,7 @@ from torch import Tensor
 
 from rdk_cuda import Affinity
 from rdk_cuda.cli.arguments import natural, positive
-from rdk_cuda.evaluation.timing import spread
+from rdk_cuda.recipes.timing import spread
 
 from ..bench.cases import ACCEPTANCES, PAIR, Case
 from ..bench.measure import against

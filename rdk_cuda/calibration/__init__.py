@@ -9,18 +9,29 @@
 used on their own: clusters, offsets, and every method for one pruning.
 """
 
-from .calibrate import SCORES, Calibrated, Setting, calibrate, successor_counts
-from .clusters import cluster_pruned_tokens
-from .lengths import CalibratedLength, calibrate_length
-from .lifted import BONUSES, lift_rows, refitted_rows, shifted_rows
-from .methods import PRUNED, RECOMMENDED, VIRTUAL, Material, Method, Options, Pruning
-from .reading import Read, Reading, Window, cut_windows
-from .record import read_models, record
-from .recording import Recording, Samples
-from .recording_file import RecordingError
-from .screens import low_rank_factors, screens_within
-from .tuning import tune
-from .virtual import virtual_drafter
+from ..decoding.models import Read, Reading
+from ..recipes.choose import tune
+from ..recipes.inputs.documents import Window, cut_windows
+from ..recipes.inputs.pairs import read_models
+from ..recipes.record import record
+from ..recipes.recording import SCORES, Recording, Samples, successor_counts
+from ..recipes.request import Setting
+from ..recipes.shards import RecordingError
+from ..recipes.stages.affinity import Calibrated, calibrate
+from ..recipes.stages.clusters import cluster_pruned_tokens
+from ..recipes.stages.lengths import CalibratedLength, calibrate_length
+from ..recipes.stages.lifted import BONUSES, lift_rows, refitted_rows, shifted_rows
+from ..recipes.stages.pruning import (
+    PRUNED,
+    RECOMMENDED,
+    VIRTUAL,
+    Material,
+    Method,
+    Options,
+    Pruning,
+)
+from ..recipes.stages.screen import low_rank_factors, screens_within
+from ..recipes.stages.virtual import virtual_drafter
 
 __all__ = [
     "BONUSES",

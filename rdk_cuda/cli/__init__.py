@@ -1,1 +1,1 @@
-"""What the commands of `python -m rdk_cuda` share, and those that have no folder of their own."""
+"""The commands of `python -m rdk_cuda`: the options of each, and what they share."""

@@ -1,4 +1,4 @@
-"""What the command lines of `python -m rdk_cuda`, and of other programs here, have in common.
+"""Options that the command lines of `python -m rdk_cuda`, and of other programs, share.
 
 Imports nothing heavy: a command line is read before torch is loaded.
 """
@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..pair.errors import INSTALL, InputError
+from ..recipes.errors import INSTALL, InputError
 
 # Of a program that a signal ended, as shells count it: 128 + SIGINT.
 INTERRUPTED = 130
@@ -24,7 +24,6 @@ class Parser(argparse.ArgumentParser):
     """Answers bad input with one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2."""
         self.exit(2, f"{self.prog}: {message}\n")
 
 
@@ -44,14 +43,13 @@ def answered(prog: str, run: Callable[[], int]) -> int:
 
 
 def refuse_missing(modules: Sequence[str], extra: str = "demo") -> None:
-    """Name what is not installed, and the command that installs it."""
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
         raise InputError(f"needs {', '.join(missing)}: {INSTALL.format(extra)}")
 
 
 def prepare_output(directory: Path) -> None:
-    """Make the output directory now: not to be able to write would be late news after minutes."""
+    """Make the output directory now: fail before minutes of work."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         probe = directory / f".writable.{os.getpid()}"
@@ -64,8 +62,6 @@ def prepare_output(directory: Path) -> None:
 
 
 def number(convert: Callable[[str], Any], allowed: Callable[[Any], bool], needs: str) -> Any:
-    """A type for argparse that says what it needs."""
-
     def parse(text: str) -> Any:
         try:
             value = convert(text)
@@ -90,7 +86,6 @@ seed = number(int, lambda value: 0 <= value < 2**31, "a whole number from 0 to 2
 
 
 def add_keep(add: Callable[..., Any], default: tuple[float, ...]) -> None:
-    """Add `--keep`, which is the same for every command."""
     shown = " ".join(f"{share:g}" for share in default)
     add(
         "--keep",
@@ -103,27 +98,23 @@ def add_keep(add: Callable[..., Any], default: tuple[float, ...]) -> None:
 
 
 def add_text(add: Callable[..., Any]) -> None:
-    """Add `--text`."""
     add(
         "--text", type=Path, nargs="+", required=True, metavar="FILE", help="UTF-8, each a document"
     )
 
 
 def add_saved(add: Callable[..., Any]) -> None:
-    """Add a calibrated drafter, its target, and text."""
     add("drafter", type=Path, metavar="DIR", help="what `calibrate` wrote")
     add("--target", type=Path, required=True, metavar="DIR", help="the target it was made for")
     add_text(add)
 
 
 def add_out(add: Callable[..., Any]) -> None:
-    """Add `--out` and `--overwrite`."""
     add("--out", type=Path, required=True, metavar="DIR", help="what to write; must not exist")
     add("--overwrite", action="store_true", help="replace what an earlier calibration wrote there")
 
 
 def output_of(arguments: argparse.Namespace) -> Path:
-    """The directory to write, if it can be."""
     output = Path(os.path.abspath(arguments.out))  # a name of its own, even for "." and ".."
     if os.path.lexists(output) and not arguments.overwrite:
         raise InputError(
@@ -141,7 +132,6 @@ def output_of(arguments: argparse.Namespace) -> Path:
 
 
 def refuse_paths_beyond_utf8(arguments: argparse.Namespace) -> None:
-    """No JSON can hold them. Of a text only its name is written, which may be altered."""
     for name, value in vars(arguments).items():
         if isinstance(value, Path):
             try:
@@ -151,7 +141,6 @@ def refuse_paths_beyond_utf8(arguments: argparse.Namespace) -> None:
 
 
 def add_dtype(add: Callable[..., Any]) -> None:
-    """Add `--dtype`, which is the same for every command."""
     add(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
@@ -161,7 +150,6 @@ def add_dtype(add: Callable[..., Any]) -> None:
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add `--device` and `--device-map`, of which one may be given."""
     add = parser.add_mutually_exclusive_group().add_argument
     add("--device", help="of the models: cpu or cuda (cpu)")
     add(
@@ -170,3 +158,26 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         help="spread the target over all GPUs, then the processor's memory and the disk, by "
         "accelerate; the drafter is where the target's embeddings are",
     )
+
+
+def add_command(
+    commands: Any, run: Callable[[argparse.Namespace], int], summary: str, description: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        run.__name__, help=summary, description=description
+    )
+    parser.set_defaults(run=run, prog=parser.prog)
+    return parser
+
+
+def prepare_models(arguments: argparse.Namespace, *more: str) -> None:
+    refuse_missing(("transformers", "tokenizers", *more))
+    refuse_paths_beyond_utf8(arguments)
+    if arguments.device_map is not None:  # Transformers needs accelerate for nothing else here
+        refuse_missing(("accelerate",), "devices")
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
+
+
+def refuse_unknown(option: str, given: Sequence[str], known: Sequence[str]) -> None:
+    if unknown := [name for name in given if name not in known]:
+        raise InputError(f"{option} {unknown[0]}: needs one of {', '.join(known)}")

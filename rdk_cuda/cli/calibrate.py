@@ -1,327 +1,143 @@
-"""`calibrate`, step by step: from two models and text to directories of calibrated drafters."""
+"""`calibrate`: its options, and what it hands over."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+import argparse
 from pathlib import Path
 from typing import Any
 
-import torch
-from rich.console import Console
-
-from rdk_cuda import Vocabulary
-from rdk_cuda.calibration import (
-    BONUSES,
-    Calibrated,
-    CalibratedLength,
-    Method,
-    Options,
-    Setting,
-    calibrate,
+from ..recipes.errors import InputError
+from ..recipes.request import Request
+from .arguments import (
+    add_command,
+    add_device,
+    add_dtype,
+    add_keep,
+    add_out,
+    add_text,
+    budget,
+    gibibytes,
+    natural,
+    natural_or_none,
+    output_of,
+    positive,
+    prepare_models,
+    refuse_unknown,
+    sampled,
+    seed,
 )
-from rdk_cuda.calibration.lengths import LEAST_SAMPLES
-from rdk_cuda.calibration.reading import Window
-from rdk_cuda.decoding.lengths import described
-from rdk_cuda.integrations.huggingface.saved_drafter import (
-    refuse_existing,
-    save_drafter,
-)
-from rdk_cuda.integrations.huggingface.text_drafter import save_text_drafter
-from rdk_cuda.integrations.token_maps import TokenMapError, read_token_map
-from rdk_cuda.vocabulary.indispensable import indispensable_tokens
 
-from ..evaluation.rows import TIMED, Row
-from ..evaluation.table import show_notes, show_rows
-from ..files import without_nan
-from ..pair.documents import Text, calibration_and_held_out
-from ..pair.errors import InputError
-from ..pair.loading import load_pair, quiet, refuse_unsavable, weight_sample
-from ..pair.pairs import Pair
-from ..pair.text_pair import TextPair
-from .calibrate_text import choose, refuse_pruning, show_chosen
-from .evaluate import evaluate_pair, versions
-from .progress import Stages
-from .recording_file import RecordingFile
-from .request import Request, naming_out, plain
+CALIBRATE = """\
+Prunes a drafter's vocabulary and makes up for it: reads text with target and drafter, keeps the
+tokens that matter, finds virtual tokens for the rest and dynamic ones for what the context names,
+and calibrates them for a temperature. Writes one directory, atomically: the drafter, its
+small head, its affinity, a table of successors, and what each is worth on held-out text. With
+several values of --keep or --temperature the text is read once, and the directory has one such
+directory for each pair, as keep-0.25-temperature-0.7. A run that was interrupted goes on where it
+was when the same command is given again.
+
+Of a drafter with another tokenizer nothing is pruned: an affinity between the two is chosen."""
 
 
-def run_calibration(request: Request) -> int:
-    """Calibrate for each setting and write the directory; returns the exit code."""
-    quiet()
-    with naming_out():
-        refuse_existing(request.output, request.overwrite)
-    file = RecordingFile.of(request)
-    dtype = getattr(torch, request.dtype)
-    models = load_pair(
-        request.target,
-        request.drafter,
-        request.device,
-        dtype,
-        request.device_map,
-        one_tokenizer=False,
+def add_calibrate(commands: Any) -> None:
+    summary = "prune a drafter, and find the affinity that makes up for it"
+    parser = add_command(commands, calibrate, summary, CALIBRATE)
+    add = parser.add_argument
+    add("--target", type=Path, required=True, metavar="DIR", help="a local Hugging Face model")
+    add("--drafter", type=Path, required=True, metavar="DIR", help="its drafter")
+    add_text(add)
+    add_out(add)
+    add(
+        "--held-out",
+        type=Path,
+        nargs="+",
+        default=(),
+        metavar="FILE",
+        help="text to measure on (every fifth of --text, which then is not calibrated on)",
     )
-    refuse_unsavable(models, request.output)
-    text, held_out = calibration_and_held_out(
-        models.tokenizer, request.text, request.held_out, models.context, request.draft_length
+    defaults = Request
+    add_keep(add, defaults.keep)
+    add(
+        "--keep-by",
+        default=defaults.keep_by,
+        metavar="SCORE",
+        help="keep tokens by the mean of the target's probability, by their frequency in the text, "
+        "or by the variance of that probability (%(default)s)",
     )
-    windows = text.windows(request.positions)
-    if isinstance(models, TextPair):
-        return calibrate_text(models, request, file, windows, text, held_out)
-    samples = sum(len(window.ids) - 1 for window in windows)  # a drafter may not read the first
-    if request.draft_cost is not None and samples < LEAST_SAMPLES:
+    add(
+        "--kept",
+        type=Path,
+        metavar="FILE",
+        help="keep these target ids instead, and as always special tokens and bytes: a JSON list, "
+        "a list of FR-Spec or SGLang (.pt), or an EAGLE-3 checkpoint with d2t",
+    )
+    for name, type_, text in (
+        ("virtual", natural, "virtual tokens, at most"),
+        ("dynamic", natural_or_none, "dynamic tokens of a row, at most; 0 for none"),
+        ("window", natural, "how many of the last tokens of the context are recent"),
+        (
+            "screen-bytes",
+            budget,
+            "share of the pruned rows' bytes that a screen of them may read, "
+            "which then offers likely ones as further dynamic tokens; 0 for none",
+        ),
+        ("batch", natural, "sequences that share one reading of the screen"),
+        ("draft-length", natural, "drafts for each target pass, for the predicted speed-up"),
+        ("positions", natural, "of the text that the models read, spread over it"),
+        ("memory", gibibytes, "GiB for what is recorded of it"),
+        ("seed", seed, "of samples and clusters"),
+    ):
+        default = getattr(defaults, name.replace("-", "_"))
+        add(f"--{name}", type=type_, default=default, metavar="N", help=f"{text} (%(default)s)")
+    add(
+        "--draft-cost",
+        type=positive,
+        metavar="C",
+        help="time of a drafter's pass in passes of the target; finds when drafts should end",
+    )
+    add(
+        "--temperature",
+        type=sampled,
+        nargs="+",
+        default=defaults.temperature,
+        metavar="T",
+        help="temperatures of target and drafter in use (1)",
+    )
+    add(
+        "--recording",
+        type=Path,
+        metavar="FILE",
+        help="keep what the models say of the text in this folder, at most 4 bytes for each token "
+        "of the vocabulary at each of --positions and in all --memory GiB, and use it again: other "
+        "shares, and any of its temperatures, need no further reading (a folder next to --out, "
+        "until that is written)",
+    )
+    add_device(parser)
+    add_dtype(add)
+
+
+def calibrate(arguments: argparse.Namespace) -> int:
+    """Check what can be checked at once, then calibrate; returns the exit code."""
+    prepare_models(arguments, "sklearn", "rich")
+    output = output_of(arguments)
+    from ..recipes.recording import SCORES
+
+    refuse_unknown("--keep-by", [arguments.keep_by], SCORES)
+    chosen = tuple(arguments.keep), arguments.keep_by
+    if arguments.kept is not None and chosen != (Request.keep, Request.keep_by):
         raise InputError(
-            f"--draft-cost: {samples} positions of the text cannot tell when drafts should end; "
-            f"needs {LEAST_SAMPLES}: give more text, or more --positions"
+            f"--kept {arguments.kept}: names the tokens to keep; leave out --keep and --keep-by"
         )
-    always = indispensable_tokens(models.tokenizer)
-    always = always[always < models.vocabulary_size]
-    kept = models.kept
-    if kept is None:
-        kept = named_tokens(request, models.vocabulary_size, always)
-        if kept is not None:
-            request = replace(request, keep=(kept.draft_size / kept.target_size,))
-    else:
-        request = keeping_own(request, kept)
-    with file.unfinished(), Stages() as stages:
-        recording = file.record(models, request, windows, stages)
-        if models.kept is not None:
-            for given in stages.each([recording], "Calibrating: lifting rows"):
-                models = models.with_rows(given, stages.each)
-        drafters = calibrate(
-            recording,
-            models.drafter_head,
-            text.ids,
-            request.settings,
-            keep_by=request.keep_by,
-            always=always,
-            kept=kept,
-            options=options_of(models, request),
-            dtype=models.drafter_dtype,
-            draft_cost=request.draft_cost,
-            each=stages.each,
-        )
-        rows = measure(models, request, drafters, held_out, stages)
-        save(models, request, drafters, rows, text, held_out)
-    show(models, request, drafters, rows, text, held_out)
-    say(file.close())
-    return 0
-
-
-def calibrate_text(
-    models: TextPair,
-    request: Request,
-    file: RecordingFile,
-    windows: list[Window],
-    text: Text,
-    held_out: Text,
-) -> int:
-    """The same for a drafter with another tokenizer."""
-    refuse_pruning(request)
-    with file.unfinished(), Stages() as stages:
-        recording = file.record(models, request, windows, stages)
-        chosen = choose(models, request, recording, text, stages)
-        methods = {one.setting.temperature: one.methods for one in chosen}
-        rows = measured(models, request, methods, held_out, stages)
-        with request.places(len(chosen)) as place:
-            for one, figures in zip(chosen, rows, strict=True):
-                save_text_drafter(
-                    place(f"temperature-{plain(one.setting.temperature)}"),
-                    models.saved_drafter,
-                    models.drafter_tokenizer,
-                    models.tokenizer,
-                    one.method.drafter.affinity,
-                    {
-                        **common_settings(models, request, one.setting, figures),
-                        **{"method": one.method.name, "common": one.common},
-                        **{"text": text.sources, "held_out": held_out.sources},
-                    },
-                    overwrite=request.overwrite,
-                )
-    show_chosen(chosen, rows, request)
-    say(file.close())
-    return 0
-
-
-def named_tokens(request: Request, size: int, always: torch.Tensor) -> Vocabulary | None:
-    """The tokens of `--kept` and those that are always kept; refuses before long work.
-
-    Without `--kept` None, once each `--keep` was found to have room for the latter.
-    """
-    if request.kept is None:
-        for keep in request.keep:
-            if (count := max(1, round(keep * size))) < always.numel():
-                raise InputError(
-                    f"--keep {keep:g} is {count} tokens, fewer than the {always.numel()} special "
-                    "tokens and single bytes that are always kept; keep more"
-                )
-        return None
-    try:
-        ids = read_token_map(request.kept, size, mask_repeats=True).draft_ids
-    except OSError as error:
-        reason = f"{error.strerror}; needs a readable file"
-        raise InputError(f"--kept {request.kept}: {reason}") from error
-    except TokenMapError as error:
-        raise InputError(f"--kept {error}") from error
-    return Vocabulary(torch.cat([ids[ids >= 0], always[~torch.isin(always, ids)]]), size)
-
-
-def keeping_own(request: Request, kept: Vocabulary) -> Request:
-    """The request for a drafter that has a small head already, and keeps its tokens."""
-    asked = request.kept, request.keep, request.keep_by
-    if asked != (None, Request.keep, Request.keep_by):
+    if arguments.screen_bytes and not arguments.dynamic:
         raise InputError(
-            f"--drafter {request.drafter}: has a head of {kept.draft_size} tokens, which are the "
-            "ones that are kept; leave out --keep, --keep-by and --kept"
+            f"--screen-bytes {arguments.screen_bytes:g}: what a screen offers are dynamic tokens, "
+            "and --dynamic is 0; leave one of them out"
         )
-    return replace(request, keep=(kept.draft_size / kept.target_size,))
+    from ..recipes.run import run_calibration
 
-
-def options_of(models: Pair, request: Request) -> Options:
-    """How large the drafters may be."""
-    dynamic = min(request.dynamic, models.vocabulary_size)
-    return Options(
-        virtual=request.virtual,
-        dynamic=dynamic,
-        recent=max(1, min(Options.recent, dynamic)),
-        window=request.window,
-        bonuses=() if models.lifted is None else BONUSES,
-        screen=request.screen_bytes,
-        batch=request.batch,
-        seed=request.seed,
-    )
-
-
-def measure(
-    models: Pair,
-    request: Request,
-    drafters: Sequence[Calibrated],
-    held_out: Text,
-    stages: Stages,
-) -> list[list[Row]]:
-    """The rows of each drafter: the full, the pruned and the calibrated one on held-out text."""
-    methods: dict[float, list[Method]] = {}
-    for one in drafters:
-        chosen = methods.setdefault(one.setting.temperature, [models.whole])
-        chosen += [one.plain, one.method]
-    return [
-        [full, *others[first : first + 2]]
-        for full, *others in measured(models, request, methods, held_out, stages)
-        for first in range(0, len(others), 2)
-    ]
-
-
-def measured(
-    models: Pair,
-    request: Request,
-    methods: Mapping[float, Sequence[Method]],
-    held_out: Text,
-    stages: Stages,
-) -> list[list[Row]]:
-    """The rows of each temperature's methods, on held-out text."""
-    windows = held_out.held_out_windows()
-    rows = evaluate_pair(models, methods, windows, request.draft_length, request.seed, stages)
-    return [[rows.pop(0) for _ in chosen] for chosen in methods.values()]
-
-
-def save(
-    models: Pair,
-    request: Request,
-    drafters: Sequence[Calibrated],
-    rows: Sequence[Sequence[Row]],
-    text: Text,
-    held_out: Text,
-) -> None:
-    """Write the drafter's directory or, for several settings, a directory of them."""
-    dtype = models.drafter_dtype
-    sources = {"text": text.sources, "held_out": held_out.sources}
-    with request.places(len(drafters)) as place:
-        for one, measured in zip(drafters, rows, strict=True):
-            save_drafter(
-                place(request.name(one.setting)),
-                models.saved_drafter,
-                models.tokenizer,
-                replace(one.method.drafter.in_dtype(dtype), lifted=models.lifted),
-                {**settings_of(models, request, one, measured), **sources},
-                overwrite=request.overwrite,
-            )
-
-
-def settings_of(
-    models: Pair, request: Request, one: Calibrated, rows: Sequence[Row]
-) -> dict[str, Any]:
-    """What `calibration.json` says of a pruned drafter."""
-    found = {
-        "tuned": one.method.tuned,
-        "drafts": drafts_of(one.length),
-        "tree": None if one.tree is None else one.tree._asdict(),
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in vars(arguments).items()
+        if name not in ("run", "prog", "out")
     }
-    return common_settings(models, request, one.setting, rows) | found
-
-
-def common_settings(
-    models: Pair, request: Request, setting: Setting, rows: Sequence[Row]
-) -> dict[str, Any]:
-    """What `calibration.json` says of any drafter."""
-    settings: dict[str, Any] = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in asdict(request).items()
-        if name not in ("output", "overwrite", "recording", "text", "held_out")
-    }
-    return settings | {
-        "keep": setting.keep,
-        "temperature": setting.temperature,
-        "versions": versions(),
-        "target_weights": weight_sample(models.target),
-        # Times depend on the moment and the machine: `evaluate` measures them again.
-        "figures": without_nan([{**row, **dict.fromkeys(TIMED)} for row in rows]),
-    }
-
-
-def drafts_of(found: CalibratedLength | None) -> dict[str, Any] | None:
-    """How many tokens are drafted and when a draft ends, as `Generate.from_directory` reads it."""
-    if found is None:
-        return None
-    rule = None if found.length is None else described(found.length)
-    return {"length": rule, "draft_length": found.draft_length, "gain": found.gain}
-
-
-def show(
-    models: Pair,
-    request: Request,
-    drafters: Sequence[Calibrated],
-    rows: Sequence[Sequence[Row]],
-    text: Text,
-    held_out: Text,
-) -> None:
-    """A table for each drafter, what was chosen, and what was written."""
-    console = Console()
-    for one, measured in zip(drafters, rows, strict=True):
-        show_rows(console, measured)
-        kept = one.plain.drafter.vocabulary
-        say(
-            f"\n{kept.draft_size} of {kept.target_size} tokens are kept, which have "
-            f"{one.coverage:.1%} of the target's mean probability. Chosen: {one.method.tuned}."
-        )
-        if one.length is not None and (tree := one.tree) is not None:
-            say(
-                f"Expected at this cost of a pass: chains of {one.length.draft_length} at most "
-                f"{one.length.speed:.2f} × the target's speed; trees of {tree.nodes} nodes in "
-                f"{tree.passes} passes {tree.speed:.2f} ×, {tree.accepted:.2f} accepted."
-            )
-    say("")
-    if models.rows:
-        say(models.rows)
-    show_notes(console, [row for measured in rows for row in measured])
-    if left_out := len(text.too_short) + len(held_out.too_short):
-        say(
-            f"{left_out} documents were left out, shorter than the {text.length} tokens (held "
-            f"out: {held_out.length}) that are read at once."
-        )
-    names = [request.name(one.setting) for one in drafters] if len(drafters) > 1 else []
-    say(f"{request.output} written" + (f", with {', '.join(names)}." if names else "."))
-
-
-def say(words: str) -> None:
-    """Print words as they are."""
-    Console().print(words, soft_wrap=True, highlight=False, markup=False)
+    return run_calibration(Request(output=output, **given))

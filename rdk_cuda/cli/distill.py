@@ -1,378 +1,93 @@
-"""`distill`: a calibrated drafter is trained, measured, and written if it is better."""
+"""`distill`: its options, and what it hands over."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from rdk_cuda.calibration.reading import Read, Window, cut_windows
-from rdk_cuda.calibration.record import read_models
-from rdk_cuda.decoding import SpeculativeDecoder
-from rdk_cuda.drafter import FullHead, PrunedDrafter
-from rdk_cuda.integrations.eagle3 import unrolled_read
-from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.integrations.huggingface.saved_drafter import (
-    MODEL,
-    load_pruned,
-    refuse_existing,
-    save_drafter,
+from .arguments import (
+    add_command,
+    add_device,
+    add_dtype,
+    add_out,
+    add_saved,
+    natural,
+    output_of,
+    positive,
+    prepare_models,
+    refuse_unknown,
+    sampled,
+    seed,
 )
-from rdk_cuda.integrations.huggingface.text_drafter import is_text_drafter
-from rdk_cuda.training import (
-    ALL,
-    STEPS_A_ROUND,
-    Distillation,
-    DistillationError,
-    Recipe,
-)
-from rdk_cuda.training.distill import write_into
-from rdk_cuda.training.parts import Trained, parts_of
 
-from ..evaluation.acceptance import Bootstrap, Interval
-from ..evaluation.table import counted
-from ..pair.documents import Document, Text, calibration_and_held_out, first_token
-from ..pair.errors import InputError
-from ..pair.loading import quiet, refuse_unsavable
-from ..pair.pairs import Pair, StatePair
-from .calibrate import say
-from .evaluate import calibrated_temperature, load_calibrated, versions
-from .progress import Stages
-from .recording_file import weights_of
-from .request import naming_out
-
-HELD_OUT_TEXTS = 64  # half of them choose, half measure
-AT_ONCE = 32  # texts that are written in one batch
+DISTILL = """\
+Trains a calibrated drafter on what counts, the acceptance rate of its redistributed drafts, on text
+that the target writes itself (DistillSpec, arXiv:2310.08461). Half of the held-out documents choose
+the best drafter, the others measure it, and it is written only if they accept more: the interval of
+the gain has to be above 0. A training that was interrupted goes on where it was when the same
+command is given again."""
 
 
-class Outcome(NamedTuple):
-    """What a training with one loss came to.
-
-    Attributes:
-        chosen_by: α on the texts that choose.
-        before, after: `[texts, n]`, α on the texts that measure.
-        steps: how many were taken.
-        body: the weights below the head that belong to it, as of `Job.body`.
-    """
-
-    loss: str
-    chosen_by: float
-    before: Tensor
-    after: Tensor
-    steps: int
-    drafter: PrunedDrafter
-    body: Sequence[Tensor]
-
-
-def run_distillation(arguments: argparse.Namespace) -> int:
-    """Train with each loss, and write the best if it is better; returns the exit code, else 1."""
-    quiet()
-    with naming_out():
-        refuse_existing(arguments.out, arguments.overwrite)
-    if is_text_drafter(arguments.drafter):
-        raise InputError(f"{arguments.drafter}: has another tokenizer, and no head to train")
-    return trained(Job.of(arguments))
-
-
-def trained(job: Job) -> int:
-    """Do the job; returns the exit code."""
-    arguments = job.arguments
-    refuse_unsavable(job.models, arguments.out)
-    text, held_out = job.texts
-    try:
-        with Stages() as stages:
-            outcomes, measures = job.run(text.documents, held_out.documents, stages)
-    except DistillationError as error:
-        raise InputError(str(error)) from error
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(*job.kept) from None
-    best = max(outcomes, key=lambda outcome: outcome.chosen_by)
-    bootstrap = Bootstrap([window.document for window in measures], seed=arguments.seed)
-    gain = bootstrap.mean(best.after - best.before)
-    for outcome in outcomes:
-        say(in_words(outcome, bootstrap.mean(outcome.after - outcome.before)))
-    if better := gain.low > 0:
-        sources = {"text": text.sources, "held_out": held_out.sources}
-        job.save(best, gain, sources)
-        say(f"{arguments.out} written, trained with {best.loss}.")
-    else:
-        say("The interval of the gain is not above 0: nothing was written.")
-    for loss in job.losses:
-        job.checkpoint(loss).unlink(missing_ok=True)
-    return 0 if better else 1
-
-
-def in_words(outcome: Outcome, gain: Interval) -> str:
-    """For example `tv, 120 steps: .5545 of the drafts were accepted, now .5571, +...`."""
-    before, after = (float(rates.double().mean()) for rates in (outcome.before, outcome.after))
-    return (
-        f"{outcome.loss}, {outcome.steps} steps: {before:.4f} of the drafts were accepted, now "
-        f"{after:.4f}, {with_ends(gain)}."
+def add_distill(commands: Any) -> None:
+    summary = "train a calibrated drafter on what the target accepts"
+    parser = add_command(commands, distill, summary, DISTILL)
+    add = parser.add_argument
+    add_saved(add)
+    add_out(add)
+    add(
+        "--held-out",
+        type=Path,
+        nargs="+",
+        default=(),
+        metavar="FILE",
+        help="text to choose and to measure on (every fifth of --text)",
     )
+    add(
+        "--train",
+        default="head",
+        metavar="PART",
+        help="head: the rows of the small head; virtual-rows; lifted-rows: their map; all: the "
+        "head and the drafter below it (%(default)s)",
+    )
+    add(
+        "--loss",
+        nargs="+",
+        default=("tv",),
+        metavar="LOSS",
+        help="of rdk_cuda.training.OverlapLoss; of several, the one that is accepted most (tv)",
+    )
+    add(
+        "--data",
+        choices=("target", "drafter", "text"),
+        default="target",
+        help="learn from what the target writes behind beginnings of the text, what the drafter "
+        "with its full head writes, or the text itself (%(default)s)",
+    )
+    add("--temperature", type=sampled, metavar="T", help="of use (the one calibrated for)")
+    for name, type_, default, text in (
+        ("steps", natural, 200, "of the optimizer, at most"),
+        ("batch", natural, 8, "texts of a step"),
+        ("prompt", natural, 64, "tokens of the text that each begins with"),
+        ("tokens", natural, 128, "that follow them"),
+        ("draft-length", natural, 4, "drafts a pass, where the drafter reads states"),
+        ("seed", seed, 0, "of the texts"),
+    ):
+        add(f"--{name}", type=type_, default=default, metavar="N", help=f"{text} (%(default)s)")
+    add("--learning-rate", type=positive, default=3e-4, metavar="R", help="of AdamW (%(default)s)")
+    add_device(parser)
+    add_dtype(add)
 
 
-def with_ends(gain: Interval) -> str:
-    """A difference and its interval."""
-    return f"{gain.value:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]"
+def distill(arguments: argparse.Namespace) -> int:
+    """Check what can be checked at once, then train; returns the exit code."""
+    prepare_models(arguments, "rich")
+    arguments.out = output_of(arguments)
+    from ..recipes.stages.train.losses import LOSSES
+    from ..recipes.stages.train.parts import PARTS
 
+    refuse_unknown("--train", [arguments.train], PARTS)
+    refuse_unknown("--loss", arguments.loss, LOSSES)
+    from ..recipes.distill import run_distillation
 
-@dataclass(frozen=True)
-class Job:
-    """What is trained, of which pair, and as what the command line says.
-
-    Attributes:
-        drawn: the texts of each round so far, the same for each loss.
-    """
-
-    arguments: argparse.Namespace
-    models: Pair
-    drafter: PrunedDrafter
-    settings: dict[str, Any]
-    drawn: dict[int, list[Window]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> Job:
-        """Of the files that are named."""
-        models, drafter, settings = load_calibrated(arguments)
-        device, dtype = models.target.device, getattr(torch, arguments.dtype)
-        if device.type != "cpu":
-            drafter, _ = load_pruned(arguments.drafter, device=device)
-        job = cls(arguments, models, drafter.in_dtype(dtype), settings)
-        job.refuse_impossible()
-        return job
-
-    @property
-    def texts(self) -> tuple[Text, Text]:
-        """To train on, and held out."""
-        given, models = self.arguments, self.models
-        return calibration_and_held_out(
-            models.tokenizer, given.text, given.held_out, models.context, given.draft_length
-        )
-
-    @property
-    def temperature(self) -> float:
-        """Of use."""
-        calibrated = calibrated_temperature(self.arguments.drafter, self.settings)
-        return float(self.arguments.temperature or calibrated)
-
-    @property
-    def losses(self) -> list[str]:
-        """Each once."""
-        return list(dict.fromkeys(self.arguments.loss))
-
-    @property
-    def body(self) -> list[torch.nn.Parameter]:
-        """What is trained below the head."""
-        return self.models.body if self.arguments.train == ALL else []
-
-    def refuse_impossible(self) -> None:
-        """What cannot be trained in this way."""
-        given, states = self.arguments, isinstance(self.models, StatePair)
-        if self.temperature == 0:
-            raise InputError("--temperature: greedy drafts have no gradient; name one above 0")
-        if states and given.data == "drafter":
-            raise InputError(
-                "--data drafter: the drafter reads the target's states, and writes nothing by "
-                "itself; needs target or text"
-            )
-        if (length := given.prompt + given.tokens) > self.models.context:
-            raise InputError(
-                f"--prompt {given.prompt} and --tokens {given.tokens}: a text is {length} tokens "
-                f"long, and the models can read {self.models.context}; give fewer"
-            )
-        if given.train == ALL and given.dtype != "float32":
-            raise InputError(f"--dtype {given.dtype}: needs float32 with --train all")
-
-    def run(
-        self, documents: Sequence[Document], held_out: Sequence[Document], stages: Stages
-    ) -> tuple[list[Outcome], list[Window]]:
-        """Train with each loss; what that came to, and the texts that measured it."""
-        if (found := len(held_out)) < 4:
-            raise InputError(
-                f"{counted(found, 'document')} {'is' if found == 1 else 'are'} held out; needs 4, "
-                "two to choose a drafter by and two to measure it on: name them with --held-out, "
-                "or give more text"
-            )
-        chooses, measures = (
-            self.draw("target", held_out[half::2], HELD_OUT_TEXTS // 2, half, stages)
-            for half in (0, 1)
-        )
-        for half, texts in enumerate((chooses, measures)):
-            if len({text.document for text in texts}) < 2:
-                raise InputError(
-                    f"1 of the {len(held_out[half::2])} held-out documents has "
-                    f"{self.arguments.prompt} tokens or more (--prompt), of those that "
-                    f"{('choose', 'measure')[half]}; needs two, for an interval: hold out longer "
-                    "ones"
-                )
-        return [
-            self.train(loss, documents, chooses, measures, stages) for loss in self.losses
-        ], measures
-
-    def draw(
-        self, data: str, documents: Sequence[Document], count: int, turn: int, stages: Stages
-    ) -> list[Window]:
-        """So many texts, from places and with words that `turn` chooses.
-
-        To train on, from any place; held out (turns 0 and 1), from each document alike, as the
-        interval is over documents.
-        """
-        given, ids = self.arguments, [document.ids for document in documents]
-        length = given.prompt + (given.tokens if data == "text" else 0)
-        first = first_token(self.models.tokenizer)
-        try:
-            positions = count * length if turn < 2 else sum(map(len, ids))
-            every = cut_windows(ids, positions, length, first=first)
-        except ValueError as error:
-            raise InputError(str(error).removeprefix("cut_windows: ")) from error
-        seed = given.seed * 1_000_003 + turn
-        generator = torch.Generator().manual_seed(seed)
-        order: list[int] = torch.randperm(len(every), generator=generator, device="cpu").tolist()
-        chosen = [every[order[place % len(order)]] for place in range(count)]
-        if data == "text":
-            return chosen
-        # In batches a target alone writes as fast as with drafts, and has the same distribution.
-        writes = self.models.drafter if data == "drafter" else self.models.target
-        decoder, written = SpeculativeDecoder(HuggingFaceModel(writes), draft_length=0), []
-        parts = [range(at, min(at + AT_ONCE, count)) for at in range(0, count, AT_ONCE)]
-        for part in stages.each(parts, "Writing held-out text") if turn < 2 else parts:
-            written += decoder.generate(
-                [chosen[place].ids for place in part],
-                max_new_tokens=given.tokens,
-                temperature=self.temperature,
-                seeds=[(seed * HELD_OUT_TEXTS**3 + place) % 2**63 for place in part],
-            ).tokens
-        return [
-            Window(window.document, [*window.ids, *new])
-            for window, new in zip(chosen, written, strict=True)
-        ]
-
-    def train(
-        self,
-        loss: str,
-        documents: Sequence[Document],
-        chooses: Sequence[Window],
-        measures: Sequence[Window],
-        stages: Stages,
-    ) -> Outcome:
-        """From the drafter as it came."""
-        given, models = self.arguments, self.models
-        device = models.target.device
-        weight, bias = models.drafter_head
-        full_head = weight.to(device), None if bias is None else bias.to(device)
-        target_head = models.target.get_output_embeddings().weight.detach()
-        try:
-            parts = self._parts(full_head, target_head)
-        except ValueError as error:
-            raise InputError(f"--train {given.train}: {error}") from error
-        body = self.body
-        came = [parameter.detach().clone() for parameter in body]
-        sources = [document.source for document in documents]
-        files = [*map(weights_of, (given.target, given.drafter, given.drafter / MODEL))]
-        # What the drafter writes depends on its body.
-        drawn = {} if body and given.data == "drafter" else self.drawn
-
-        def draw(turn: int) -> Sequence[Window]:
-            if turn not in drawn:
-                count = given.batch * STEPS_A_ROUND
-                drawn[turn] = self.draw(given.data, documents, count, turn + 2, stages)
-            return drawn[turn]
-
-        training = Distillation(
-            self._read(),
-            parts,
-            draw,
-            chooses,
-            measures,
-            Recipe(
-                loss,
-                temperature=self.temperature,
-                steps=given.steps,
-                batch=given.batch,
-                learning_rate=given.learning_rate,
-                prompt=given.prompt,
-            ),
-            body=body,
-            about=repr((given.data, given.seed, given.tokens, given.draft_length, sources, files)),
-            checkpoint=self.checkpoint(loss),
-        )
-        bootstrap = Bootstrap([window.document for window in chooses], seed=given.seed)
-
-        def report(step: int, rates: Tensor) -> None:
-            gain = with_ends(bootstrap.mean(rates - training.first))
-            said = f"{loss}, step {step}: {float(rates.mean()):.4f} accepted, {gain}"
-            stages.console.print(said, highlight=False, soft_wrap=True, markup=False)
-
-        drafter = training.run(stages.each, report)
-        outcome = Outcome(
-            loss,
-            training.best_acceptance,
-            training.before,
-            training.acceptance(measures),
-            training.step,
-            drafter,
-            [parameter.detach().clone() for parameter in body],
-        )
-        write_into(body, came)
-        return outcome
-
-    def _parts(self, full_head: FullHead, target_head: Tensor) -> Trained:
-        return parts_of(self.arguments.train, self.drafter, full_head, target_head)
-
-    def _read(self) -> Read:
-        """Both models, with a gradient for what is trained below the head."""
-        given, models = self.arguments, self.models
-        network = models.drafter.network if isinstance(models, StatePair) else models.drafter
-        network.requires_grad_(False)
-        for parameter in self.body:
-            parameter.requires_grad_()
-        pair = models.target, network
-        if isinstance(models, StatePair):
-            return unrolled_read(*pair, given.draft_length)
-        return read_models(*pair, train=given.train == ALL)
-
-    def checkpoint(self, loss: str) -> Path:
-        """Where a training goes on from."""
-        out: Path = self.arguments.out
-        return out.with_name(f"{out.name}.{loss}.training.tmp")
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """A sentence for an interrupted run, if there is anything to go on from."""
-        files = [str(path) for path in map(self.checkpoint, self.losses) if path.exists()]
-        return (f"The same command goes on from {', '.join(files)}.",) if files else ()
-
-    def save(self, best: Outcome, gain: Interval, sources: dict[str, Any]) -> None:
-        """An ordinary calibrated directory, which says how it was trained."""
-        given, models = self.arguments, self.models
-        write_into(self.body, best.body)
-        distilled = {
-            "train": given.train,
-            "loss": best.loss,
-            "data": given.data,
-            "temperature": self.temperature,
-            "steps": best.steps,
-            "batch": given.batch,
-            "learning_rate": given.learning_rate,
-            "prompt": given.prompt,
-            "tokens": given.tokens,
-            "seed": given.seed,
-            "acceptance": float(best.after.double().mean()),
-            **dict(zip(("gain", "gain_low", "gain_high"), gain, strict=True)),
-            "versions": versions(),
-            **sources,
-        }
-        earlier = self.settings.get("distilled", [])
-        settings = {**self.settings, "distilled": [*earlier, distilled]}
-        with naming_out():
-            self._write(best.drafter.in_dtype(models.drafter_dtype), settings)
-
-    def _write(self, drafter: PrunedDrafter, settings: dict[str, Any]) -> None:
-        given, models = self.arguments, self.models
-        model, tokenizer = models.saved_drafter, models.tokenizer
-        save_drafter(given.out, model, tokenizer, drafter, settings, overwrite=given.overwrite)
+    return run_distillation(arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -114,3 +114,22 @@ def feed_unread(
         for s, read, kept in zip(sequences, model.lengths, keep, strict=True)
     ]
     return model.feed(unread, keep)
+
+
+class Reading(NamedTuple):
+    """The models' outputs after the last n of the L tokens of B pieces of text.
+
+    n is L, or L - 1 of a drafter that has no state after a text's first token. It is the same
+    difference for every L.
+
+    Attributes:
+        target_logits: `[B, n, V_t]`, any floating dtype.
+        hidden: `[B, n, d]`, the drafter's last hidden states, which its LM head is applied to.
+    """
+
+    target_logits: Tensor
+    hidden: Tensor
+
+
+Read = Callable[[Tensor], Reading]
+"""From token ids, `[B, L]` int64 on the CPU, to a `Reading`."""

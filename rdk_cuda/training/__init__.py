@@ -1,8 +1,8 @@
 """Training a drafter on what is accepted of it."""
 
-from .distill import STEPS_A_ROUND, Distillation, DistillationError, Recipe
-from .losses import LOSSES, OverlapLoss, redistributed
-from .parts import ALL, HEAD, LIFTED_ROWS, PARTS, VIRTUAL_ROWS
+from ..recipes.stages.train.distill import STEPS_A_ROUND, Distillation, DistillationError, Recipe
+from ..recipes.stages.train.losses import LOSSES, OverlapLoss, redistributed
+from ..recipes.stages.train.parts import ALL, HEAD, LIFTED_ROWS, PARTS, VIRTUAL_ROWS
 
 __all__ = [
     "ALL",

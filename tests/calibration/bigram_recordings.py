@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from rdk_cuda.calibration.reading import Reading, Window
-from rdk_cuda.calibration.record import record
-from rdk_cuda.calibration.recording import Recording
+from rdk_cuda.decoding.models import Reading
+from rdk_cuda.recipes.inputs.documents import Window
+from rdk_cuda.recipes.record import record
+from rdk_cuda.recipes.recording import Recording
 
 V_T, D, W = 40, 3, 5
 TEMPERATURES = (1.0, 0.6)

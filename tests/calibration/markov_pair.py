@@ -10,9 +10,10 @@ from torch import Tensor
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration import Material, successor_counts
-from rdk_cuda.calibration.reading import Reading, Window
-from rdk_cuda.calibration.record import record
+from rdk_cuda.decoding.models import Reading
 from rdk_cuda.drafter import FullHead
+from rdk_cuda.recipes.inputs.documents import Window
+from rdk_cuda.recipes.record import record
 
 V, D, KEPT = 60, 6, 15
 TEMPERATURES = (1.0, 0.7)

@@ -168,7 +168,7 @@ class TestClusters:
         weight = torch.randn(V_T, D, generator=generator) + 9 * torch.arange(V_T)[:, None] % 45
         mean_probs = torch.rand(V_T, generator=generator)
         everywhere = cluster_pruned_tokens(weight, vocabulary, mean_probs, K)
-        monkeypatch.setattr("rdk_cuda.calibration.clusters._MOST_SEEDED", 20)
+        monkeypatch.setattr("rdk_cuda.recipes.stages.clusters._MOST_SEEDED", 20)
         sought = cluster_pruned_tokens(weight, vocabulary, mean_probs, K)
         assert len(set(zip(everywhere.tolist(), sought.tolist(), strict=True))) == K + 1
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from rdk_cuda import Affinity, RecentTokens, Vocabulary, redistribute
 from rdk_cuda.calibration import Samples, calibrate_length
-from rdk_cuda.calibration.lengths import Places, expected_speed, fit_classifier, places_of
 from rdk_cuda.decoding.lengths import FEATURES, Classifier, Product, described, length_of
 from rdk_cuda.drafter import PrunedDrafter
+from rdk_cuda.recipes.stages.lengths import Places, expected_speed, fit_classifier, places_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,8 +9,8 @@ import torch
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.calibration import lift_rows, refitted_rows, shifted_rows
-from rdk_cuda.calibration.recording import Samples
 from rdk_cuda.drafter import LiftedHead, LiftedRows, PrunedDrafter, SavedDrafterError
+from rdk_cuda.recipes.recording import Samples
 
 V_T, D_T, D = 300, 12, 8
 

@@ -51,7 +51,7 @@ def test_factors_have_the_asked_rank_and_are_exact_at_full_rank():
 
 @pytest.mark.parametrize("rank", [1, 3, tiny.D - 1])
 def test_it_is_optimal_in_the_metric_of_the_hidden_states(rank, monkeypatch):
-    monkeypatch.setattr("rdk_cuda.calibration.screens._BLOCK_ROWS", 5)  # blocks change nothing
+    monkeypatch.setattr("rdk_cuda.recipes.stages.screen._BLOCK_ROWS", 5)  # blocks change nothing
     kept, moment, mean_probs = tiny.vocabulary(), _moment(), _mean_probs()
     head = _head(HEAD, kept, moment, rank, mean_probs=mean_probs)
     root = torch.linalg.cholesky(moment)

@@ -13,8 +13,11 @@ from torch import Tensor
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration import Options, successor_counts
-from rdk_cuda.calibration.lifted import BONUSES
-from rdk_cuda.calibration.methods import (
+from rdk_cuda.drafter import PrunedDrafter
+from rdk_cuda.functional import redistribute
+from rdk_cuda.recipes.choose import sampled_acceptance
+from rdk_cuda.recipes.stages.lifted import BONUSES
+from rdk_cuda.recipes.stages.pruning import (
     BUILDERS,
     COVARIANCE,
     DYNAMIC,
@@ -26,9 +29,6 @@ from rdk_cuda.calibration.methods import (
     Method,
     Pruning,
 )
-from rdk_cuda.calibration.tuning import sampled_acceptance
-from rdk_cuda.drafter import PrunedDrafter
-from rdk_cuda.functional import redistribute
 
 from .markov_pair import (
     KEPT,
@@ -142,9 +142,9 @@ def _full_softmax(pruning: Pruning, temperature: float) -> Tensor:
 def test_a_temperature_that_was_not_recorded_is_refused(
     honest: Pruning, temperature: float
 ) -> None:
+    needed = re.escape(f"temperature is {temperature}; recorded were 1.0, 0.7")
     for name in BUILDERS:
-        needed = f"temperature is {temperature} for {name!r}; recorded were 1.0, 0.7"
-        with pytest.raises(ValueError, match=re.escape(needed)):
+        with pytest.raises(ValueError, match=needed):
             honest.method(name, temperature)
 
 

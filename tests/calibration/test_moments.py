@@ -6,14 +6,9 @@ import pytest
 import torch
 
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.calibration import tuning
-from rdk_cuda.calibration.tuning import (
-    sampled_acceptance,
-    tune,
-    tuned_covariance,
-    tuned_first_order,
-)
 from rdk_cuda.drafter import PrunedDrafter, prune_head
+from rdk_cuda.recipes import choose as tuning
+from rdk_cuda.recipes.choose import sampled_acceptance, tune, tuned_covariance, tuned_first_order
 from rdk_cuda.vocabulary import Vocabulary
 
 from . import tiny_pair as tiny

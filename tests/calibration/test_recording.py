@@ -7,10 +7,11 @@ import re
 import pytest
 import torch
 
-from rdk_cuda.calibration.reading import Reading
-from rdk_cuda.calibration.record import read_models, record
-from rdk_cuda.calibration.recording import Recording
-from rdk_cuda.calibration.running_recording import Reservoir, likeliest_tokens, random_keys
+from rdk_cuda import _ops
+from rdk_cuda.decoding.models import Reading
+from rdk_cuda.recipes.inputs.pairs import read_models
+from rdk_cuda.recipes.record import likeliest_tokens, record, sampled_positions
+from rdk_cuda.recipes.recording import Recording
 
 from .bigram_recordings import (
     MEMORY,
@@ -114,16 +115,18 @@ def test_half_precision_and_logits_of_minus_infinity_are_recorded_as_they_are() 
     torch.testing.assert_close(recording.mean_probs.sum(1), torch.ones(2).double())
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 100])
-def test_batches_do_not_change_a_bit(batch_size: int) -> None:
-    assert_same_bits(recorded(samples=20), recorded(samples=20, batch_size=batch_size))
+@pytest.mark.parametrize("shard", [1, 2, 100])
+def test_batches_do_not_change_a_bit(shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = recorded(samples=20)
+    monkeypatch.setattr("rdk_cuda.recipes.record.SHARD", shard)
+    assert_same_bits(whole, recorded(samples=20))
 
 
 def test_a_long_window_is_worked_through_in_blocks_that_do_not_change_its_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = recorded(samples=20)
-    monkeypatch.setattr("rdk_cuda.calibration.running_recording._BLOCK_ENTRIES", 3 * V_T)
+    monkeypatch.setattr("rdk_cuda.recipes.record._BLOCK_ENTRIES", 3 * V_T)
     blocks = recorded(samples=20)
     assert torch.equal(whole.samples.contexts, blocks.samples.contexts)
     torch.testing.assert_close(whole.mean_probs, blocks.mean_probs, rtol=1e-6, atol=0)
@@ -132,17 +135,16 @@ def test_a_long_window_is_worked_through_in_blocks_that_do_not_change_its_sample
 # Which positions are sampled.
 
 
-def _sampled(seeds: range, positions: int, size: int, keys_of=random_keys) -> torch.Tensor:
-    """`[seeds, positions]`: whether each is among the samples; offered in pieces of 7."""
+def _sampled(seeds: range, positions: int, size: int, keys_of=None) -> torch.Tensor:
+    """`[seeds, positions]`: whether each is among the samples."""
     chosen = torch.zeros(len(seeds), positions)
     for row, seed in enumerate(seeds):
-        reservoir = Reservoir(size, 1, 1, 1, (1.0,))
-        for places in torch.arange(positions).split(7):
-            keys = keys_of(seed, places)
-            taken, rows = reservoir.choose(keys)
-            reservoir.put(rows, keys=keys[taken], positions=places[taken])
-        assert reservoir.filled == size
-        chosen[row, reservoir.rows["positions"]] = 1
+        places = torch.arange(positions)
+        if keys_of is None:
+            places = sampled_positions(seed, positions, size)
+        else:
+            places = keys_of(seed, places).topk(size, largest=False).indices
+        chosen[row, places] = 1
     return chosen
 
 
@@ -167,14 +169,17 @@ def test_every_position_is_as_likely_to_be_sampled() -> None:
     assert _is_uniform(_sampled(range(300), 60, 12))
 
 
-def test_a_reservoir_with_a_preference_would_be_noticed() -> None:
+def test_a_choice_with_a_preference_would_be_noticed() -> None:
     """For the start of a text, or for neighbours."""
 
+    def keys(seed: int, places: torch.Tensor) -> torch.Tensor:
+        return _ops.step_keys(torch.full_like(places, seed), places)
+
     def sloped(seed: int, places: torch.Tensor) -> torch.Tensor:
-        return (random_keys(seed, places) >> 8) + places * (1 << 49)
+        return (keys(seed, places) >> 8) + places * (1 << 49)
 
     def paired(seed: int, places: torch.Tensor) -> torch.Tensor:
-        return random_keys(seed, places // 2) + places % 2
+        return keys(seed, places // 2) + places % 2
 
     for keys_of in (sloped, paired):
         assert not _is_uniform(_sampled(range(300), 60, 12, keys_of))
@@ -182,14 +187,14 @@ def test_a_reservoir_with_a_preference_would_be_noticed() -> None:
 
 def test_samples_are_rows_of_the_whole_in_the_order_of_the_text() -> None:
     windows = [Window(i, [i]) for i in range(V_T)]  # so a context tells the position
-    whole, some = recorded(windows).samples, recorded(windows, samples=9, likeliest=4).samples
+    whole, some = recorded(windows).samples, recorded(windows, samples=9).samples
     places = some.contexts[:, -1].long()
     assert len(places.unique()) == 9
     assert torch.equal(places, places.sort().values)
     expected = whole.select(places)
     assert torch.equal(some.hidden, expected.hidden)
-    assert torch.equal(some.targets, expected.targets[:, :4])
-    assert torch.equal(some.target_logits, expected.target_logits[:, :4])
+    assert torch.equal(some.targets, expected.targets)
+    assert torch.equal(some.target_logits, expected.target_logits)
     assert torch.equal(some.log_normalizers, expected.log_normalizers)
     assert torch.equal(some.documents, expected.documents)
     another = recorded(windows, samples=9, seed=4).samples

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from rdk_cuda.calibration.reading import Reading
+from rdk_cuda.decoding.models import Reading
 
 from .bigram_recordings import (
     V_T,
@@ -88,13 +88,10 @@ def test_outputs_of_other_shapes_are_refused(returned, sentence: str) -> None:
         ({"temperatures": (float("nan"),)}, "temperatures are"),
         ({"temperatures": (1e-38,)}, "target_logits / 1e-38 overflow float32; needs a higher"),
         ({"temperatures": (1, 1.0)}, "distinct"),
-        ({"likeliest": 0}, "likeliest is 0; needs 1 to V_t = 40"),
         ({"samples": -1}, "samples is -1"),
         ({"context": 0}, "context is 0"),
-        ({"batch_size": 0}, "batch_size is 0"),
         ({"seed": 1 << 63}, "seed is 9223372036854775808"),
         ({"state": "/no/such/folder/state"}, "state is /no/such/folder/state; needs"),
-        ({"state": "/"}, "state is /; needs a file"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(changes: dict[str, object], sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Damaged files of recordings are refused."""
+"""Damaged recordings are refused, with what to delete."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from rdk_cuda.calibration.recording_file import RecordingError, recorded_temperatures
+from rdk_cuda.recipes.shards import SUMS, RecordingError, recorded_temperatures
 
-from .bigram_recordings import V_T, recorded
+from .bigram_recordings import recorded
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -25,7 +25,7 @@ def _altered(path: Path, **changes: object) -> None:
         if change is None:
             del tensors[name]
         elif callable(change):
-            tensors[name] = change(tensors.get(name))
+            tensors[name] = change(tensors[name])
         elif name in ("format", "format_version"):
             metadata[name] = change
         else:
@@ -42,53 +42,82 @@ def _with(value: float):
 
 
 NESTED = json.loads("[" * 200 + "]" * 200)
-BAD_FILES = [
-    ({"format": "other"}, "format 'other'; needs 'rdk_cuda.recording_state"),
-    ({"format_version": "2"}, "format version '2'; this rdk_cuda reads version 1"),
-    ({"hidden": None}, r"lacks \['hidden'\] and has unknown \[\]"),
-    ({"more": lambda _: torch.ones(1)}, r"lacks \[\] and has unknown \['more'\]"),
-    ({"temperatures": [1.0, 0.0]}, "does not tell at which temperatures"),
-    ({"temperatures": 1.0}, "does not tell at which temperatures"),
-    ({"more": NESTED}, "is nested more than 100 times"),
-    ({"hidden": lambda x: x.double()}, "hidden is torch.float64"),
-    ({"hidden": lambda x: x[1:].clone()}, r"has shape \[(19|20).*as the rest of the file"),
-    ({"targets": lambda x: x[:, 1:].clone()}, "as the rest of the file"),
-    ({"hidden": _with(torch.nan)}, "hidden has the value nan"),
-    ({"target_logits": _with(torch.inf)}, "target_logits has the value inf"),
-    ({"log_normalizers": _with(-torch.inf)}, "log_normalizers has the value -inf"),
-    ({"targets": _with(V_T)}, f"targets has the value {V_T}; needs values in \\[0, {V_T - 1}\\]"),
-    ({"contexts": _with(-2)}, "contexts has the value -2"),
-    ({"counts": _with(-1)}, "counts has the value -1"),
-    ({"temperatures": [1.0]}, r"probs has shape \[2, 40\]; needs \[1, V_t\]"),
-    ({"squares": lambda x: x[:, 1:].clone()}, "as the rest of the file"),
-    ({"squares": _with(-0.1)}, "squares has the value -0.1"),
-    ({"moment": _with(torch.nan)}, "moment has the value nan"),
-    ({"windows_read": 14}, "14 windows far"),
-    ({"windows_read": 12}, "counts do not sum"),
-    ({"positions": _with(95)}, "positions are not"),
-    ({"positions": _with(0)}, "positions are not|keys are not"),
-    ({"keys": _with(5)}, "keys are not"),
-    ({"probs": _with(torch.nan)}, "probs has the value nan"),
-]
+SAMPLES = "samples-00000.safetensors"
 
 
-@pytest.mark.parametrize(("changes", "sentence"), BAD_FILES)
-def test_a_bad_state_is_refused(tmp_path: Path, changes: dict[str, object], sentence: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "changes", "sentence"),
+    [
+        (SUMS, {"format": "other"}, "format 'other'; needs 'rdk_cuda.recording'"),
+        (SUMS, {"format_version": "1"}, "format version '1'; this rdk_cuda reads version 2"),
+        (SUMS, {"probs": None}, r"lacks \['probs'\] and has unknown \[\]"),
+        (SUMS, {"temperatures": [1.0, 0.0]}, "does not tell at which temperatures"),
+        (SUMS, {"more": NESTED}, "is nested more than 100 times"),
+        (SUMS, {"shards": 99}, "it has 99 shards"),
+        (SUMS, {"squares": lambda x: x[:, 1:].clone()}, "squares is .*39.; needs .*40."),
+        (SUMS, {"squares": _with(-0.1)}, "squares has the value -0.1"),
+        (SUMS, {"counts": _with(-1)}, "counts has the value -1"),
+        (SUMS, {"moment": _with(torch.nan)}, "moment has the value nan"),
+        (SAMPLES, {"hidden": None}, r"lacks \['hidden'\]"),
+        (SAMPLES, {"logits": None}, "logits is None"),
+        (SAMPLES, {"hidden": lambda x: x.double()}, "hidden is torch.float64"),
+        (SAMPLES, {"hidden": lambda x: x[1:].clone()}, "hidden is .*; the file was altered"),
+        (SAMPLES, {"hidden": _with(torch.nan)}, "hidden has the value nan"),
+        (SAMPLES, {"logits": _with(torch.inf)}, "logits has the value inf"),
+        (SAMPLES, {"log_normalizers": _with(-torch.inf)}, "log_normalizers has the value -inf"),
+    ],
+)
+def test_a_bad_state_is_refused(
+    tmp_path: Path, file: str, changes: dict[str, object], sentence: str
+) -> None:
     path = tmp_path / "state"
     recorded(samples=20, state=path)
-    _altered(path, **changes)
-    with pytest.raises(RecordingError, match=sentence) as info:
+    _altered(path / file, **changes)
+    with pytest.raises(RecordingError, match=f"{sentence}.*delete it to begin anew") as info:
         recorded(samples=20, state=path)
     assert str(path) in str(info.value)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
-def test_a_file_that_was_cut_short_is_refused(tmp_path: Path, share: float) -> None:
+def test_ids_of_likeliest_tokens_are_checked_where_they_are_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they take less than all logits."""
+    monkeypatch.setattr("rdk_cuda.recipes.record._MOST_LIKELIEST", 7)
+    path = tmp_path / "state"
+    whole = recorded(samples=20, state=path)
+    assert torch.equal(recorded(samples=20, state=path).samples.targets, whole.samples.targets)
+    _altered(path / SAMPLES, targets=_with(40))
+    with pytest.raises(RecordingError, match="targets has the value 40"):
+        recorded(samples=20, state=path)
+
+
+@pytest.mark.parametrize("file", [SUMS, SAMPLES])
+@pytest.mark.parametrize("share", [0.0, 0.999])
+def test_a_file_that_was_cut_short_is_refused(tmp_path: Path, file: str, share: float) -> None:
     path = tmp_path / "recording"
     recorded(samples=20, state=path)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * share)])
+    content = (path / file).read_bytes()
+    (path / file).write_bytes(content[: int(len(content) * share)])
     with pytest.raises(RecordingError, match="not a complete safetensors file"):
         recorded(samples=20, state=path)
-    with pytest.raises(RecordingError, match="not a complete safetensors file"):
+
+
+def test_a_recording_of_an_earlier_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "recording"
+    path.write_bytes(b"a file")
+    with pytest.raises(RecordingError, match=r"is a file; needs a folder .*reads the text anew"):
         recorded_temperatures(path)
+
+
+def test_it_takes_four_bytes_for_each_logit_and_a_full_disk_is_found_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state"
+    recording = recorded(samples=90, state=path)
+    sizes = [file.stat().st_size for file in path.glob("samples-*")]
+    assert sum(sizes) < 90 * 4 * (40 + 3 + 2) + 700 * len(sizes)  # with headers
+    assert len(recording.samples) == 90
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("", (), {"free": 9}))
+    with pytest.raises(OSError, match="No space left on device: needs"):
+        recorded(samples=90, state=tmp_path / "other")
+    assert [file.name for file in tmp_path.iterdir()] == ["state"]

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rdk_cuda.calibration import recording_file as recording_state
-from rdk_cuda.calibration.reading import Reading
-from rdk_cuda.calibration.recording_file import RecordingError
+from rdk_cuda.decoding.models import Reading
+from rdk_cuda.recipes.shards import SUMS, RecordingError
 from tests import interruptible
 
 from .bigram_recordings import (
@@ -25,12 +24,6 @@ from .bigram_recordings import (
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture
-def always_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state after every batch, where `save_every` is 0, however long it takes."""
-    monkeypatch.setattr(recording_state, "_SLOWDOWN", 0)
 
 
 class StopReading(Exception):  # noqa: N818
@@ -50,12 +43,11 @@ def _reads_before_stopping(count: int):
 
 
 @pytest.mark.parametrize("stops", [(0,), (4, 2), (6,)])
-@pytest.mark.usefixtures("always_written")
 def test_an_interrupted_recording_goes_on_to_the_same_bits(
     tmp_path: Path, stops: tuple[int, ...]
 ) -> None:
     state = tmp_path / "state"
-    again = {"samples": 20, "state": state, "save_every": 0.0}
+    again = {"samples": 20, "state": state}
     for reads in stops:
         with pytest.raises(StopReading):
             recorded(model=_reads_before_stopping(reads), **again)
@@ -66,7 +58,6 @@ def test_an_interrupted_recording_goes_on_to_the_same_bits(
 
 PROGRAM = """
 import os, sys, time
-from rdk_cuda.calibration import recording_file as recording_state
 from tests.calibration.bigram_recordings import read, recorded
 state, where = sys.argv[1:]
 count = 0
@@ -80,14 +71,13 @@ def slow(ids):
     return read(ids)
 
 def replace(beside, path):
-    if where == "renaming" and count == 4:
+    if where == "renaming" and path.name == "sums.safetensors" and count == 4:
         print("now", flush=True)
         time.sleep(100)
     rename(beside, path)
 
 rename, os.replace = os.replace, replace
-recording_state._SLOWDOWN = 0
-recorded(model=slow, samples=20, state=state, save_every=0.0)
+recorded(model=slow, samples=20, state=state)
 """
 
 
@@ -112,16 +102,16 @@ def test_a_killed_recording_goes_on_to_the_same_bits(
     finally:
         process.kill()
     assert process.returncode != 0
-    left = sorted(tmp_path.glob(".state.*.tmp"))
+    left = sorted(state.glob(".sums.safetensors.*.tmp"))
     assert len(left) == ((where, number) == ("renaming", signal.SIGKILL))
-    assert sorted(tmp_path.iterdir()) == [*left, state]
     for file in left:  # what was killed long ago is no longer somebody else's work
         os.utime(file, (0, 0))
 
     resumed = _reads_before_stopping(READS - 3)  # three were kept
     recording = recorded(model=resumed, samples=20, state=state)
     assert_same_bits(recording, recorded(samples=20))
-    assert os.listdir(tmp_path) == ["state"]
+    shards = [f"samples-{number:05}.safetensors" for number in range(READS)]
+    assert sorted(os.listdir(state)) == [*shards, SUMS]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +119,6 @@ def test_a_killed_recording_goes_on_to_the_same_bits(
     [
         ({"temperatures": (1.0,)}, r"temperatures was \[1.0, 0.6\] and is \[1.0\]"),
         ({"samples": 19}, "samples was 20 and is 19"),
-        ({"likeliest": 7}, "likeliest was 40 and is 7"),
         ({"context": 6}, "context was 5 and is 6"),
         ({"seed": 4}, "seed was 3 and is 4"),
         ({"models": "b"}, "models was 'a' and is 'b'"),
@@ -145,6 +134,5 @@ def test_a_state_of_other_arguments_is_refused_and_says_which(
 ) -> None:
     arguments = {"samples": 20, "state": tmp_path / "state", "models": "a"}
     recorded(**arguments)
-    with pytest.raises(RecordingError, match=f"another recording: {sentence}.*delete the file"):
+    with pytest.raises(RecordingError, match=f"another recording: {sentence}.*delete it"):
         recorded(**(arguments | changes))
-    recorded(**arguments, batch_size=1)  # is free to change

@@ -11,18 +11,11 @@ import torch
 
 from rdk_cuda import ScreenedTokens, Vocabulary
 from rdk_cuda.calibration import Options, low_rank_factors, screens_within
-from rdk_cuda.calibration.methods import (
-    DYNAMIC,
-    PRUNED,
-    RECOMMENDED,
-    VIRTUAL,
-    Method,
-    Pruning,
-)
-from rdk_cuda.calibration.tuning import sampled_acceptance
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.dynamic_tokens import screens_of
-from rdk_cuda.evaluation.rows import head_cost
+from rdk_cuda.recipes.choose import sampled_acceptance
+from rdk_cuda.recipes.report.rows import head_cost
+from rdk_cuda.recipes.stages.pruning import DYNAMIC, PRUNED, RECOMMENDED, VIRTUAL, Method, Pruning
 
 from .markov_pair import TEMPERATURES, MarkovPair, material
 
@@ -83,8 +76,8 @@ SMALL = Options(virtual=4, dynamic=2, recent=1, screen=0.9)
 @pytest.fixture(autouse=True)
 def few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Widths that fit into 45 pruned tokens."""
-    monkeypatch.setattr("rdk_cuda.calibration.screens._WIDTHS", (2, 4, 8, 16))
-    monkeypatch.setattr("rdk_cuda.calibration.screens._MOST_CANDIDATES", 32)
+    monkeypatch.setattr("rdk_cuda.recipes.stages.screen._WIDTHS", (2, 4, 8, 16))
+    monkeypatch.setattr("rdk_cuda.recipes.stages.screen._MOST_CANDIDATES", 32)
 
 
 @cache

@@ -9,8 +9,9 @@ import torch
 
 from rdk_cuda import redistribute
 from rdk_cuda.calibration import Samples
-from rdk_cuda.calibration.trees import ExpectedTree, expected_tree
 from rdk_cuda.decoding.trees import grown_alike
+from rdk_cuda.recipes.stages import tree
+from rdk_cuda.recipes.stages.tree import ExpectedTree, expected_tree
 from tests.calibration.test_lengths import HEAD, PRUNED, samples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -18,8 +19,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 HERE = PRUNED, (HEAD, None)
 
 
-def expected(own: Samples, temperature: float = 1.0, **options: float) -> ExpectedTree:
-    found = expected_tree(own, *HERE, temperature, **{"draft_cost": 0.1} | options)  # type: ignore[arg-type]
+def expected(own: Samples, temperature: float = 1.0) -> ExpectedTree:
+    found = expected_tree(own, *HERE, temperature, draft_cost=0.1)
     assert found is not None
     return found
 
@@ -36,9 +37,11 @@ def test_a_tree_by_hand() -> None:
     assert grown_alike(levels, 3, 1) == pytest.approx(first + 0.6 * 0.5)
 
 
-def test_a_tree_of_drawn_nodes_alone_is_a_chain() -> None:
+def test_a_tree_of_drawn_nodes_alone_is_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     own = samples(2048, per_document=64)
-    chain = expected(own, fixed_from=2.0, nodes=4)
+    monkeypatch.setattr(tree, "FIXED_FROM", 2.0)
+    monkeypatch.setattr(tree, "NODES", 4)
+    chain = expected(own)
     q = redistribute(
         affinity=PRUNED.affinity,
         temperature=1.0,
@@ -52,9 +55,13 @@ def test_a_tree_of_drawn_nodes_alone_is_a_chain() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_more_nodes_are_accepted_further(temperature: float) -> None:
-    own = samples(800)
-    found = [expected(own, temperature, nodes=nodes).accepted for nodes in (2, 4, 8)]
+def test_more_nodes_are_accepted_further(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, found = samples(800), []
+    for nodes in (2, 4, 8):
+        monkeypatch.setattr(tree, "NODES", nodes)
+        found.append(expected(own, temperature).accepted)
     assert found == sorted(found)
     assert found[0] < found[-1]
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.calibration.recording import Samples
-from rdk_cuda.calibration.tuning import hurts
 from rdk_cuda.drafter import PrunedDrafter
+from rdk_cuda.recipes.choose import hurts
+from rdk_cuda.recipes.recording import Samples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

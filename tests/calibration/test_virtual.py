@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
-from rdk_cuda import Affinity, RecentTokens, Vocabulary
-from rdk_cuda.calibration.recording import Samples, held_out_rows
-from rdk_cuda.calibration.tuning import sampled_acceptance
-from rdk_cuda.calibration.virtual import (
+from rdk_cuda import RecentTokens, Vocabulary
+from rdk_cuda.drafter import PrunedDrafter
+from rdk_cuda.recipes.choose import sampled_acceptance
+from rdk_cuda.recipes.recording import Samples, held_out_rows
+from rdk_cuda.recipes.stages.virtual import (
     calibrate_offsets,
     refine_virtual,
     virtual_drafter,
     with_offsets,
 )
-from rdk_cuda.calibration.virtual_masses import virtual_masses
-from rdk_cuda.drafter import PrunedDrafter, prune_head
+from rdk_cuda.recipes.stages.virtual_masses import virtual_masses
 
 from . import tiny_pair as tiny
 
@@ -49,7 +48,7 @@ def test_acceptance_as_a_function_of_the_offsets_is_that_of_the_operators(
     temperature, dynamic, monkeypatch
 ):
     # In blocks of a few samples.
-    monkeypatch.setattr("rdk_cuda.calibration.virtual_masses._BLOCK_ENTRIES", 7 * tiny.V_T)
+    monkeypatch.setattr("rdk_cuda.recipes.stages.virtual_masses._BLOCK_ENTRIES", 7 * tiny.V_T)
     samples = tiny.samples()
     drafter = _drafter(samples, temperature, dynamic=dynamic)
     known = virtual_masses(samples, drafter, HEAD, temperature)
@@ -224,24 +223,3 @@ class TestRefinement:
         assert refined is not drafter
         assert bool(refined.weight.isfinite().all())
         assert (refined.affinity.bias == OFF).nonzero().flatten().tolist() == [tiny.V_HOT + 1]
-
-
-def test_what_has_no_offsets_is_refused():
-    samples, kept = tiny.samples(), tiny.vocabulary()
-    drafter = _drafter(samples)
-    with pytest.raises(ValueError, match="temperature is 0; needs a positive one"):
-        calibrate_offsets(samples, drafter, HEAD, 0)
-    with pytest.raises(ValueError, match="recorded were"):
-        calibrate_offsets(samples, drafter, HEAD, 0.9)
-    with pytest.raises(ValueError, match="there are no samples"):
-        calibrate_offsets(samples.select(torch.arange(0)), drafter, HEAD, 1.0)
-    plain = PrunedDrafter(kept, Affinity.intersection(kept), *prune_head(*HEAD, kept))
-    with pytest.raises(ValueError, match="has 0 virtual tokens and 0 priors"):
-        calibrate_offsets(samples, plain, HEAD, 1.0)
-    cold = replace(drafter, affinity=Affinity.cold_mass(kept, torch.ones(tiny.V_T)))
-    with pytest.raises(ValueError, match="1 virtual tokens and 1 priors"):
-        calibrate_offsets(samples, cold, HEAD, 1.0)
-    rows = [{int(token): 1.0} for token in kept.draft_ids] + [{0: 1.0, 1: 1.0}, {0: 1.0}]
-    twice = replace(drafter, affinity=Affinity.from_rows(rows, target_size=tiny.V_T))
-    with pytest.raises(ValueError, match=r"drafter tokens lead to target token 0"):
-        calibrate_offsets(samples, twice, HEAD, 1.0)

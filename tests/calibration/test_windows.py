@@ -2,7 +2,7 @@
 
 import pytest
 
-from rdk_cuda.calibration.reading import Window, cut_windows
+from rdk_cuda.recipes.inputs.documents import Window, cut_windows
 
 
 def test_windows_are_stretches_of_their_documents_without_overlap() -> None:

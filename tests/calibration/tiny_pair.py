@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration.recording import Samples
 from rdk_cuda.drafter import FullHead
+from rdk_cuda.recipes.recording import Samples
 
 V_T, V_HOT, D, K = 40, 12, 6, 4
 TEMPERATURES = (1.0, 0.7)

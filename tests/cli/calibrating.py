@@ -14,7 +14,7 @@ import torch
 
 from rdk_cuda.__main__ import main
 from rdk_cuda.calibration import Read, Reading, Recording
-from rdk_cuda.cli import recording_file
+from rdk_cuda.recipes import resume
 
 Pair = tuple[Path, Path]
 
@@ -68,7 +68,7 @@ def sources(files: list[Path]) -> list[dict[str, str]]:
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many windows each reading of the calibration text has; the list grows."""
     counted: list[int] = []
-    record = recording_file.record
+    record = resume.record
 
     def counting(read: Read, *given: Any, **options: Any) -> Recording:
         def count(ids: torch.Tensor) -> Reading:
@@ -77,7 +77,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return record(count, *given, **options)
 
-    monkeypatch.setattr(recording_file, "record", counting)
+    monkeypatch.setattr(resume, "record", counting)
     return counted
 
 

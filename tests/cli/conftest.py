@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rdk_cuda.__main__ import main
-from rdk_cuda.pair import pairs
+from rdk_cuda.recipes.inputs import pairs
 
 from .calibrating import Pair, command, write_texts
 

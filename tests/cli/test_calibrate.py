@@ -20,7 +20,6 @@ from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.decoding.lengths import Product
 from rdk_cuda.drafter import SavedDrafterError
 from rdk_cuda.dynamic_tokens import screens_of
-from rdk_cuda.evaluation.rows import TIMED
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.generate import Generate
 from rdk_cuda.integrations.huggingface.saved_drafter import (
@@ -28,9 +27,16 @@ from rdk_cuda.integrations.huggingface.saved_drafter import (
     load_drafter,
     load_pruned,
 )
-from rdk_cuda.pair.documents import WINDOW, Document, hold_out, read_documents, window_length
-from rdk_cuda.pair.loading import load_pair, stored_dtype
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.recipes.inputs.documents import (
+    WINDOW,
+    Document,
+    hold_out,
+    read_documents,
+    window_length,
+)
+from rdk_cuda.recipes.inputs.loading import load_pair, stored_dtype
+from rdk_cuda.recipes.inputs.pairs import ModelPair
+from rdk_cuda.recipes.report.rows import TIMED
 from rdk_cuda.vocabulary.indispensable import indispensable_tokens
 
 from .calibrating import Pair, command, digests, settings_of, sources

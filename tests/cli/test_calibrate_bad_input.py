@@ -6,16 +6,18 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rdk_cuda.calibration.reading import Read, Reading
-from rdk_cuda.calibration.record import read_models as read_both
-from rdk_cuda.cli import calibrate, recording_file
-from rdk_cuda.pair import pairs
+from rdk_cuda.decoding.models import Read, Reading
+from rdk_cuda.recipes import resume
+from rdk_cuda.recipes.inputs import loading, pairs
+from rdk_cuda.recipes.inputs.pairs import read_models as read_both
+from rdk_cuda.recipes.stages import affinity
 
 from ..bounded_memory import disk_for
 from .calibrating import Pair, command, count_reads, digests, refusal, write_texts
@@ -205,8 +207,8 @@ def test_activations_that_overflow_on_held_out_text_are_refused(
         monkeypatch.setattr(pairs, "read_models", reading_nan)
         return calibration(*given, **options)
 
-    calibration = calibrate.calibrate
-    monkeypatch.setattr(calibrate, "calibrate", then_overflowing)
+    calibration = affinity.calibrate
+    monkeypatch.setattr(affinity, "calibrate", then_overflowing)
     answer = refusal(capsys, command(pair, files, tmp_path / "out"))
     assert "acceptance at temperature 1 is NaN; needs models whose logits" in answer
     assert {path.name for path in tmp_path.iterdir()} == {"target", "drafter", "text"}
@@ -236,6 +238,9 @@ def test_what_cannot_be_saved_is_found_before_anything_is_read(
     file.unlink()
     with disk_for(64):
         assert f"File too large: '{pair[1].parent / 'out'}'" in refused()
+    monkeypatch.setattr(loading, "disk_usage", lambda path: SimpleNamespace(free=9))
+    assert "drafter(s) take" in (answer := refused())
+    assert "and 9 are free; make room" in answer
     assert read == []
 
 
@@ -324,8 +329,8 @@ def test_a_disk_that_fills_while_safetensors_writes_is_one_line(
     while_writing: str,
 ) -> None:
     module, name, file = {
-        "the recording": (recording_file, "record", "out.recording.tmp"),
-        "the drafter": (calibrate, "save_drafter", "out"),
+        "the recording": (resume, "record", "out.recording.tmp/sums.safetensors"),
+        "the drafter": (affinity, "save_drafter", "out"),
     }[while_writing]
     write = getattr(module, name)
 

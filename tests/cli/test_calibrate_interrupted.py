@@ -11,7 +11,7 @@ import pytest
 
 from rdk_cuda.__main__ import main
 
-from .calibrating import Pair, command, refusal, write_texts
+from .calibrating import Pair, command, digests, refusal, write_texts
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +44,13 @@ def test_an_interruption_while_writing_keeps_what_was_read_for_the_same_argument
     assert main(argv) == 130
     assert GOES_ON.fullmatch(capsys.readouterr().err.splitlines()[-1])
     assert set(tmp_path.iterdir()) == before | {state}
-    content = state.read_bytes()
+    content = digests(state)
 
     def refused(argv: list[str]) -> str:
         answer = refusal(capsys, argv)
         assert f"{state}: " in answer
         assert "move or delete it to begin anew" in answer
-        assert state.read_bytes() == content
+        assert digests(state) == content
         assert not output.exists()
         return answer
 
@@ -70,11 +70,13 @@ def test_a_damaged_state_is_refused_with_what_to_delete(
     directories: Pair, files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = tmp_path / "out.recording.tmp"
-    state.write_bytes(b"\x08" + bytes(100))
+    state.write_bytes(b"of an earlier version")
     answer = refusal(capsys, command(directories, files, tmp_path / "out"))
-    assert f"{state} is not a complete safetensors file" in answer
+    assert f"{state} is a file; needs a folder" in answer
     assert "move or delete it to begin anew" in answer
     state.unlink()
     state.mkdir()
+    (state / "sums.safetensors").write_bytes(b"\x08" + bytes(100))
     answer = refusal(capsys, command(directories, files, tmp_path / "out"))
-    assert f"{state}: is not a regular file; move or delete it" in answer
+    assert f"{state}/sums.safetensors is not a complete safetensors file" in answer
+    assert "move or delete it to begin anew" in answer

@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.__main__ import main
-from rdk_cuda.cli import distill
 from rdk_cuda.decoding import Generation, SpeculativeDecoder
 from rdk_cuda.drafter import LiftedHead, SavedDrafterError
 from rdk_cuda.integrations.eagle3 import (
@@ -27,6 +26,7 @@ from rdk_cuda.integrations.eagle3 import (
 )
 from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
 from rdk_cuda.integrations.huggingface.saved_drafter import load_drafter
+from rdk_cuda.recipes import distill
 from tests.tiny_models import VOCABULARY
 
 from .calibrating import Pair, command, refusal, settings_of

@@ -14,8 +14,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from rdk_cuda.__main__ import main
-from rdk_cuda.pair.errors import InputError
-from rdk_cuda.pair.loading import load_pair
+from rdk_cuda.recipes.errors import InputError
+from rdk_cuda.recipes.inputs.loading import load_pair
 
 from ..architectures import tiny
 from ..recurrent_models import recurrent

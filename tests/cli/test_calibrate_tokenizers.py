@@ -11,12 +11,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from rdk_cuda.__main__ import main
-from rdk_cuda.calibration.tokenizers import INTERSECTION, LEVEL, PREFIX
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.drafter import SavedDrafterError
 from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
 from rdk_cuda.integrations.huggingface.saved_drafter import load_drafter
 from rdk_cuda.integrations.huggingface.text_drafter import load_text_drafter
+from rdk_cuda.recipes.stages.tokenizers import INTERSECTION, LEVEL, PREFIX
 from tests.tiny_models import save_model
 from tests.trained_tokenizers import byte_level
 

@@ -21,7 +21,7 @@ from rdk_cuda.cli import arguments
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.integrations.eagle3 import read_checkpoint
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.pair.loading import load_model, load_pair, same_weights, weight_sample
+from rdk_cuda.recipes.inputs.loading import load_model, load_pair, same_weights, weight_sample
 from tests.tiny_models import save_model
 
 from .calibrating import Pair, command, digests, refusal, settings_of

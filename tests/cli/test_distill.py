@@ -11,16 +11,16 @@ import torch
 
 from rdk_cuda import Affinity
 from rdk_cuda.__main__ import main
-from rdk_cuda.cli import distill
-from rdk_cuda.cli.progress import Stages
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.evaluation import Interval
 from rdk_cuda.integrations.huggingface.saved_drafter import (
     load_drafter,
 )
-from rdk_cuda.pair.documents import Document
-from rdk_cuda.pair.errors import InputError
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.recipes import distill
+from rdk_cuda.recipes.errors import InputError
+from rdk_cuda.recipes.inputs.documents import Document
+from rdk_cuda.recipes.inputs.pairs import ModelPair
+from rdk_cuda.recipes.progress import Stages
 from rdk_cuda.vocabulary import Vocabulary
 
 from ..tiny_models import VOCABULARY

@@ -18,13 +18,13 @@ from safetensors.torch import load_file, save_file
 
 import rdk_cuda
 from rdk_cuda.__main__ import main
-from rdk_cuda.calibration.reading import Window
-from rdk_cuda.evaluation.rows import FIELDS
-from rdk_cuda.evaluation.speed import Times
 from rdk_cuda.functional import redistribute
 from rdk_cuda.integrations.huggingface.saved_drafter import load_drafter
-from rdk_cuda.pair import pairs
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.recipes.inputs import pairs
+from rdk_cuda.recipes.inputs.documents import Window
+from rdk_cuda.recipes.inputs.pairs import ModelPair
+from rdk_cuda.recipes.report.rows import FIELDS
+from rdk_cuda.recipes.timing import Times
 from tests import interruptible
 
 from .calibrating import Pair, refusal, sources, write_texts
@@ -122,7 +122,7 @@ def test_the_default_temperature_is_the_calibrated_one(evaluated: Evaluated, spo
 
 @pytest.fixture
 def few_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rdk_cuda.pair.documents.HELD_OUT_POSITIONS", 400)
+    monkeypatch.setattr("rdk_cuda.recipes.inputs.documents.HELD_OUT_POSITIONS", 400)
 
 
 @pytest.mark.usefixtures("few_positions")
@@ -255,9 +255,9 @@ def test_ctrl_c_is_one_line_and_leaves_no_files(
 ) -> None:
     slow = (
         "import sys, time\n"
-        "from rdk_cuda.pair import pairs\n"
+        "from rdk_cuda.recipes.inputs import pairs\n"
         "from rdk_cuda.__main__ import main\n"
-        "from rdk_cuda.evaluation import rows\n"
+        "from rdk_cuda.recipes.report import rows\n"
         "rows.measure_acceptance = lambda *given: time.sleep(60)\n"
         "pairs.measure_model_times = lambda *given, **options: print('Now', file=sys.stderr)\n"
         "sys.exit(main(sys.argv[1:]))"
@@ -330,11 +330,6 @@ def test_a_target_of_another_vocabulary_is_refused(
     save_model(other, hidden=16, seed=1)
     save_tokenizer(other, 399)
     assert "the tokenizers differ in " in refused(target=other)
-
-
-def test_a_missing_target_is_named(refused: Callable[..., str], tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
-    assert f"--target {missing}: no such directory" in refused(target=missing)
 
 
 def test_a_drafter_of_another_width_than_its_head_is_refused(

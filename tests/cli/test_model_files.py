@@ -15,9 +15,9 @@ from rdk_cuda.__main__ import main
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.saved_drafter import drafting_model, load_drafter
-from rdk_cuda.pair import model_files
-from rdk_cuda.pair.documents import calibration_and_held_out
-from rdk_cuda.pair.loading import load_model, load_tokenizer
+from rdk_cuda.recipes.inputs import loading as model_files
+from rdk_cuda.recipes.inputs.documents import calibration_and_held_out
+from rdk_cuda.recipes.inputs.loading import load_model, load_tokenizer
 from tests.gguf_files import WINDOW, gemma, save_gguf
 
 from .calibrating import command, refusal, write_texts

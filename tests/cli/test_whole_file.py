@@ -15,10 +15,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from rdk_cuda import Affinity, SuccessorTable, Vocabulary, files
-from rdk_cuda.calibration import recording_file as state
 from rdk_cuda.files import write_whole
 from rdk_cuda.integrations.cupy import cubin_cache
 from rdk_cuda.integrations.token_maps import write_d2t, write_hot_tokens
+from rdk_cuda.recipes import shards
 
 from ..bounded_memory import disk_for
 
@@ -28,8 +28,8 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "successors": SuccessorTable(
         torch.tensor([0, 1], dtype=torch.int32), torch.tensor([0], dtype=torch.int32), 1
     ).save,
-    "recording": lambda path: state.write(
-        path, {"counts": torch.arange(4)}, {"temperatures": [1.0]}
+    "recording": lambda path: shards._write(
+        path, shards._FILE, {"counts": torch.arange(4)}, {"about": "{}"}
     ),
     "d2t": lambda path: write_d2t(VOCABULARY, path),
     "hot tokens": lambda path: write_hot_tokens(VOCABULARY, path),

@@ -16,8 +16,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from rdk_cuda import Affinity
-from rdk_cuda.calibration.tokenizers import shared_text
 from rdk_cuda.decoding import ExactMatch, Output, SpeculativeDecoder, TextDrafter
+from rdk_cuda.recipes.stages.tokenizers import shared_text
 from rdk_cuda.vocabulary.text_tokens import TextTokens
 from tests.trained_tokenizers import TOKENIZERS, manual
 

@@ -15,7 +15,7 @@ from examples.demo.text import Prompt, held_out_prompts
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.recipes.inputs.pairs import ModelPair
 
 TOKENS = 12
 

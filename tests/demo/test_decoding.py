@@ -11,9 +11,9 @@ from examples.demo.decoding import Case, Ours, Transformers, Way, decode_in_turn
 from examples.demo.shipped import Models
 from examples.demo.text import Prompt, held_out_prompts
 from rdk_cuda import Vocabulary
-from rdk_cuda.calibration.methods import PRUNED, Method
 from rdk_cuda.drafter import PrunedDrafter
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.recipes.inputs.pairs import ModelPair
+from rdk_cuda.recipes.stages.pruning import PRUNED, Method
 
 SETTINGS = Settings(tokens=12, seed=3)
 

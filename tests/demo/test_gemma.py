@@ -15,7 +15,7 @@ from examples.eagle3.__main__ import new_network, write
 from examples.eagle3.training import Recipe
 from rdk_cuda import Vocabulary
 from rdk_cuda.integrations.eagle3.weights import WEIGHTS, tensor_names
-from rdk_cuda.pair.errors import InputError
+from rdk_cuda.recipes.errors import InputError
 from tests.gguf_files import gemma as tiny_gemma
 from tests.gguf_files import save_gguf
 

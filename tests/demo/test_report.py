@@ -8,7 +8,7 @@ from rich.console import Console
 
 from examples.demo import report
 from examples.demo.live import pieces, printable
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.recipes.inputs.pairs import ModelPair
 
 INTERVAL = {"value": 1.234, "low": 1.1, "high": 1.4}
 BUSY = "Others were at work on this machine (load 9.0): do not trust the times."

@@ -2,7 +2,7 @@
 
 from examples.demo.corpus import held_out_files
 from examples.demo.text import held_out_prompts
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.recipes.inputs.pairs import ModelPair
 
 
 def test_prompts_are_as_long_as_asked_and_end_at_the_head_of_a_function(tiny: ModelPair) -> None:

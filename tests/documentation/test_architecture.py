@@ -49,12 +49,13 @@ def graph_of(package: Path) -> Graph:
 
 
 def by_folder(graph: Graph, package: Path) -> Graph:
-    """The same between folders; files of the package's root stand for themselves."""
+    """The same between folders; files of the root, and of recipes, stand for themselves."""
     known = modules(package)
     top = {package.name, f"{package.name}.__main__"}
+    roots = package, package / "recipes"
 
     def folder(name: str) -> str:
-        alone = name in top or known[name].parent == package
+        alone = name in top or known[name].parent in roots
         return name if alone else str(known[name].parent)
 
     folders: Graph = {}
@@ -83,7 +84,7 @@ def test_no_folders_import_each_other_in_a_circle() -> None:
 
 def test_a_circle_would_be_found() -> None:
     graph = graph_of(PACKAGE)
-    graph["rdk_cuda.files"].add("rdk_cuda.cli.calibrate")
+    graph["rdk_cuda.files"].add("rdk_cuda.cli.inspect")
     with pytest.raises(pytest.fail.Exception, match="a circle"):
         assert_without_circles(graph)
     with pytest.raises(pytest.fail.Exception, match="a circle"):
@@ -112,3 +113,19 @@ def test_the_core_never_imports_labs() -> None:
     assert not core_that_imports_labs(graph)
     graph["rdk_cuda.files"].add("rdk_cuda.labs")
     assert core_that_imports_labs(graph) == ["rdk_cuda.files imports rdk_cuda.labs"]
+
+
+RUNS = ("cli", "recipes.run", "recipes.evaluate", "recipes.distill", "recipes.saved")
+"""What only commands import, and labs."""
+
+
+def test_recipes_are_imported_one_way() -> None:
+    """From commands over runs and stages to what is recorded and read, and none by integrations."""
+    below = ("recipes.record", "recipes.shards", "recipes.inputs", "integrations", "decoding")
+    middle = ("recipes.stages", "recipes.report", "recipes.choose")
+    for name, others in graph_of(PACKAGE).items():
+        own = name.removeprefix("rdk_cuda.")
+        above = (*RUNS, *middle) if own.startswith(below) else RUNS
+        if own.startswith((*below, *middle)):
+            back = [each for each in others if each.removeprefix("rdk_cuda.").startswith(above)]
+            assert not back, f"{name} imports {back}"

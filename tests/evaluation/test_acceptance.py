@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from rdk_cuda.calibration import Options
-from rdk_cuda.calibration.methods import (
+from rdk_cuda.drafter import PrunedDrafter
+from rdk_cuda.recipes.choose import sampled_acceptance
+from rdk_cuda.recipes.inputs.documents import Window
+from rdk_cuda.recipes.report.rows import (
+    Bootstrap,
+    measure_acceptance,
+    recovered_share,
+    widening,
+)
+from rdk_cuda.recipes.stages.pruning import (
     DYNAMIC,
     FULL,
     PRUNED,
@@ -17,15 +26,6 @@ from rdk_cuda.calibration.methods import (
     VIRTUAL,
     Method,
     Pruning,
-)
-from rdk_cuda.calibration.reading import Window
-from rdk_cuda.calibration.tuning import sampled_acceptance
-from rdk_cuda.drafter import PrunedDrafter
-from rdk_cuda.evaluation.acceptance import (
-    Bootstrap,
-    measure_acceptance,
-    recovered_share,
-    widening,
 )
 from tests.calibration.markov_pair import (
     TEMPERATURES,

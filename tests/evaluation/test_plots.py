@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rdk_cuda.calibration import methods as names
-from rdk_cuda.evaluation import plots
-from rdk_cuda.evaluation.rows import Row
 from rdk_cuda.files import write_figure
+from rdk_cuda.recipes.report import plots
+from rdk_cuda.recipes.report.rows import Row
+from rdk_cuda.recipes.stages import pruning as names
 
 from .test_rows import row
 

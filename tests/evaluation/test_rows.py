@@ -9,14 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rdk_cuda.calibration import methods as names
-from rdk_cuda.evaluation.acceptance import Interval
-from rdk_cuda.evaluation.rows import (
-    FIELDS,
-    Row,
-    evaluation_row,
-    write_evaluation,
-)
+from rdk_cuda.recipes.report.rows import FIELDS, Interval, Row, evaluation_row, write_evaluation
+from rdk_cuda.recipes.stages import pruning as names
 
 
 def row(method: str, keep: float, share: float | None = None, **others: float | str) -> Row:

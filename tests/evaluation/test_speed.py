@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rdk_cuda.evaluation import speed as worth
-from rdk_cuda.evaluation.speed import (
+from rdk_cuda.recipes import timing as worth
+from rdk_cuda.recipes.timing import (
     HeadCost,
     Times,
     expected_accepted_length,
@@ -83,19 +83,6 @@ def test_with_one_rate_it_is_equation_1_of_leviathan_et_al() -> None:
     torch.testing.assert_close(lengths, torch.full_like(lengths, leviathan_accepted(0.7, DRAFTS)))
 
 
-@pytest.mark.parametrize("draft_length", [1, 2, 5])
-def test_accepted_length_is_between_its_bounds_and_grows_with_every_rate(draft_length: int) -> None:
-    rates = torch.rand(5, 20, generator=torch.Generator().manual_seed(3))
-    lengths = expected_accepted_length(rates, draft_length)
-    assert bool((lengths >= rates[:, : lengths.shape[1]]).all())
-    assert bool((lengths <= draft_length).all())
-    assert bool((expected_accepted_length(rates.sqrt(), draft_length) >= lengths).all())
-    ones = torch.ones(draft_length)
-    assert expected_accepted_length(ones, draft_length).tolist() == [draft_length]
-    agreement = torch.tensor([1.0, 1, 0, 1, 1, 1])  # greedy: the run of agreements
-    assert expected_accepted_length(agreement, 3).tolist() == [2, 1, 0, 3]
-
-
 @pytest.mark.parametrize(
     ("rates", "draft_length"),
     [
@@ -154,20 +141,19 @@ def test_times_are_medians_of_warm_calls(monkeypatch: pytest.MonkeyPatch) -> Non
         drafter_body=lambda: takes(2.0),
         head=lambda: takes(5.0),
         head_weights=10,
-        rounds=5,
     )
-    assert calls == [1, 3] * 6
+    assert calls == [1, 3] * (1 + worth.ROUNDS)
     assert times == Times(2, 9.0, 11.0, drafter_body=2.0, head_weight=0.5)
     parts = {"target": takes, "drafter_body": lambda: takes(1.0), "head": lambda: takes(1.0)}
-    with pytest.raises(ValueError, match="rounds 0"):
-        measure_times(1, **parts, head_weights=1, rounds=0)
     # It goes on for the time given: four parts of a round take five seconds.
-    assert len(measure_times(1, **parts, head_weights=1, rounds=2, seconds=99.0).rounds) == 20
+    assert len(measure_times(1, **parts, head_weights=1, seconds=99.0).rounds) == 20
 
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("window", [None, 4])
-def test_models_are_timed_behind_their_context_and_left_as_they_were(window: int | None) -> None:
+def test_models_are_timed_behind_their_context_and_left_as_they_were(
+    window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where layers slide, whose own cache cannot go back beyond its window."""
     transformers = pytest.importorskip("transformers")
     from rdk_cuda.integrations.huggingface.library import given_cache
@@ -188,8 +174,9 @@ def test_models_are_timed_behind_their_context_and_left_as_they_were(window: int
         if cache is not None:
             seen.append((kwargs["input_ids"].shape[1], cache.get_seq_length()))
 
+    monkeypatch.setattr(worth, "ROUNDS", 2)
     model.model.register_forward_hook(note, with_kwargs=True)
-    times = measure_model_times(model, model, torch.arange(7), draft_length=3, rounds=2)
+    times = measure_model_times(model, model, torch.arange(7), draft_length=3)
     assert min(times.target_alone, times.target_verify, times.head_weight) > 0
     # Target alone, target over 4, drafter body; behind 7 tokens every time.
     assert seen[-9:] == [(1, 8), (4, 11), (1, 8)] * 3
@@ -198,7 +185,7 @@ def test_models_are_timed_behind_their_context_and_left_as_they_were(window: int
 # Times that others disturbed.
 
 
-def noisy(seconds: Sequence[float], monkeypatch: pytest.MonkeyPatch, rounds: int = 5) -> Times:
+def noisy(seconds: Sequence[float], monkeypatch: pytest.MonkeyPatch) -> Times:
     """Measured with a clock by which target alone, verification, body and head take these."""
     clock, turn = [0.0], [0]
     monkeypatch.setattr(worth.time, "perf_counter", lambda: clock[0])
@@ -207,8 +194,9 @@ def noisy(seconds: Sequence[float], monkeypatch: pytest.MonkeyPatch, rounds: int
         clock[0] += seconds[turn[0] % len(seconds)]
         turn[0] += 1
 
+    monkeypatch.setattr(worth, "ROUNDS", 5)
     parts = {"target": call, "drafter_body": call, "head": call}
-    return measure_times(DRAFTS, **parts, head_weights=1, rounds=rounds)
+    return measure_times(DRAFTS, **parts, head_weights=1)
 
 
 def test_times_that_contradict_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

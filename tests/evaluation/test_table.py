@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from rdk_cuda.calibration import methods as names
-from rdk_cuda.evaluation.rows import Row
-from rdk_cuda.evaluation.table import ABOVE_FULL, show_notes, show_rows
+from rdk_cuda.recipes.report.rows import Row
+from rdk_cuda.recipes.report.table import ABOVE_FULL, show_notes, show_rows
+from rdk_cuda.recipes.stages import pruning as names
 
 from .test_rows import row
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rdk_cuda.evaluation import timing
-from rdk_cuda.evaluation.timing import Watch, contradiction
+from rdk_cuda.recipes import timing
+from rdk_cuda.recipes.timing import Watch, contradiction
 
 # Ourselves and as many others as are asked for, on one processor, for half a second.
 CROWDED = """
@@ -26,7 +26,7 @@ for _ in range(int(sys.argv[1])):
             pass
         os._exit(0)
     others.append(other)
-from rdk_cuda.evaluation.timing import Watch
+from rdk_cuda.recipes.timing import Watch
 with Watch() as watch:
     end = time.perf_counter() + 0.5
     while time.perf_counter() < end:

@@ -14,7 +14,6 @@ from safetensors.torch import save_file
 
 from rdk_cuda import Affinity, AffinityError, Vocabulary
 from rdk_cuda.calibration import RecordingError
-from rdk_cuda.calibration.recording_file import recorded_temperatures
 from rdk_cuda.drafter import PrunedDrafter, SavedDrafterError
 from rdk_cuda.files import json_of, read_small
 from rdk_cuda.integrations.eagle3 import CheckpointError, is_checkpoint, read_checkpoint
@@ -22,8 +21,9 @@ from rdk_cuda.integrations.eagle3.weights import read_tensors, tensor_names
 from rdk_cuda.integrations.huggingface.saved_drafter import PRUNED, SETTINGS, load_pruned
 from rdk_cuda.integrations.huggingface.text_drafter import load_affinity
 from rdk_cuda.integrations.token_maps import read_token_map
-from rdk_cuda.pair.errors import InputError
-from rdk_cuda.pair.loading import load_model
+from rdk_cuda.recipes.errors import InputError
+from rdk_cuda.recipes.inputs.loading import load_model
+from rdk_cuda.recipes.shards import SUMS, recorded_temperatures
 
 from ..bounded_memory import memory_for
 
@@ -43,13 +43,21 @@ def of_a_saved_drafter(path: Path) -> None:
     load_pruned(path.parent)
 
 
+def of_a_recording(path: Path) -> None:
+    """The file as one of a recording's."""
+    folder = path.parent / "recording"
+    folder.mkdir()
+    (folder / SUMS).symlink_to(path)
+    recorded_temperatures(folder)
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     "token map": lambda path: read_token_map(path, 41),
     "config.json": of_a_checkpoint,
     "calibration.json": of_a_saved_drafter,
     "affinity": Affinity.load,
     "pruned drafter": PrunedDrafter.load,
-    "recording": recorded_temperatures,
+    "recording": of_a_recording,
 }
 
 
@@ -73,14 +81,15 @@ def test_what_is_no_regular_file_is_refused_at_once(
     [
         (Affinity.load, AffinityError),
         (PrunedDrafter.load, SavedDrafterError),
-        (recorded_temperatures, RecordingError),
+        (of_a_recording, RecordingError),
     ],
 )
 def test_a_directory_in_a_file_s_place_is_named(
     tmp_path: Path, read: Callable[[Path], Any], error: type[ValueError]
 ) -> None:
+    (tmp_path / "it").mkdir()
     with pytest.raises(error, match=r"\.load: .* is a directory; needs a file that .*\.save wrote"):
-        read(tmp_path)
+        read(tmp_path / "it")
 
 
 def test_control_a_link_to_a_file_is_read(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from rdk_cuda.labs.steering import (
     steered_read,
 )
 from rdk_cuda.labs.steering.__main__ import main
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.recipes.inputs.pairs import ModelPair
 from rdk_cuda.vocabulary import Vocabulary
 
 from ..cli.calibrating import Pair, digests, settings_of

@@ -23,8 +23,8 @@ from rdk_cuda import Affinity, Vocabulary, redistribute
 from rdk_cuda.calibration import low_rank_factors
 from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
-from rdk_cuda.pair.loading import load_model, load_pair, load_tokenizer
-from rdk_cuda.pair.pairs import ModelPair
+from rdk_cuda.recipes.inputs.loading import load_model, load_pair, load_tokenizer
+from rdk_cuda.recipes.inputs.pairs import ModelPair
 from studies import (
     chains_and_trees,
     decoder_time,

@@ -14,10 +14,12 @@ from torch import Tensor
 
 import rdk_cuda
 from rdk_cuda.calibration import Options
-from rdk_cuda.calibration.methods import RECOMMENDED, Pruning
-from rdk_cuda.calibration.reading import Reading, Window
+from rdk_cuda.decoding.models import Reading
 from rdk_cuda.drafter import LiftedHead, LiftedRows, PrunedDrafter
 from rdk_cuda.dynamic_tokens import with_recent_bonus
+from rdk_cuda.recipes.inputs.documents import Window
+from rdk_cuda.recipes.stages.pruning import RECOMMENDED, Pruning
+from rdk_cuda.recipes.stages.train.parts import Trained, parts_of
 from rdk_cuda.training import (
     ALL,
     HEAD,
@@ -28,7 +30,6 @@ from rdk_cuda.training import (
     DistillationError,
     Recipe,
 )
-from rdk_cuda.training.parts import Trained, parts_of
 from tests.bounded_memory import disk_for
 from tests.calibration.markov_pair import D, MarkovPair, V, material, windows
 from tests.statistics.chi_square import assert_caught, assert_fits, histogram

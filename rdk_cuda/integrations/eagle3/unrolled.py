@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...calibration.reading import Read, Reading
 from ...decoding import CausalModel, StateDrafter
+from ...decoding.models import Read, Reading
 from .network import Eagle3Network
 
 

@@ -6,8 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from rdk_cuda.cli.arguments import Parser, answered, output_of, prepare_output
-from rdk_cuda.cli.commands import add_distill, add_evaluate, prepare_models, refuse_unknown
+from rdk_cuda.cli.arguments import (
+    Parser,
+    answered,
+    output_of,
+    prepare_models,
+    prepare_output,
+    refuse_unknown,
+)
+from rdk_cuda.cli.distill import add_distill
+from rdk_cuda.cli.evaluate import add_evaluate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,12 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def distill(arguments: argparse.Namespace) -> int:
     prepare_models(arguments, "rich")
     arguments.out = output_of(arguments)
-    from rdk_cuda.cli.distill import trained
-    from rdk_cuda.cli.request import naming_out
     from rdk_cuda.integrations.huggingface.saved_drafter import refuse_existing
-    from rdk_cuda.pair.loading import quiet
+    from rdk_cuda.recipes.distill import trained
+    from rdk_cuda.recipes.run import naming_out
     from rdk_cuda.training import LOSSES, PARTS
 
+    from ...recipes.inputs.loading import quiet
     from .job import STEERED, SteeredJob
 
     refuse_unknown("--train", [arguments.train], (*PARTS, STEERED))
@@ -44,9 +52,10 @@ def distill(arguments: argparse.Namespace) -> int:
 def evaluate(arguments: argparse.Namespace) -> int:
     prepare_models(arguments, "matplotlib", "rich")
     prepare_output(arguments.output)
-    from rdk_cuda.cli.evaluate import methods_of, report
-    from rdk_cuda.pair.loading import quiet
+    from rdk_cuda.recipes.evaluate import report
+    from rdk_cuda.recipes.saved import methods_of
 
+    from ...recipes.inputs.loading import quiet
     from .job import load_pair_of
 
     quiet()

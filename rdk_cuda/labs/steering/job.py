@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...calibration.reading import Read
-from ...cli.distill import Job
-from ...cli.evaluate import pair_for
+from ...decoding.models import Read
 from ...drafter import FullHead, PrunedDrafter, SavedDrafterError
 from ...integrations.huggingface.saved_drafter import STEERING, read_pruned
-from ...pair.errors import InputError
-from ...pair.pairs import ModelPair
-from ...training.parts import Trained, TrainedRows
+from ...recipes.distill import Job
+from ...recipes.errors import InputError
+from ...recipes.inputs.pairs import ModelPair
+from ...recipes.saved import pair_for
+from ...recipes.stages.train.parts import Trained, TrainedRows
 from .saved import save_steered
 from .steering import Steering, steered_read
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...calibration.reading import Read, Reading
 from ...decoding import Output
+from ...decoding.models import Read, Reading
 from ...drafter import SavedDrafterError
 from ...files import FLOATS, TensorFile
 from ...integrations.huggingface.library import not_served

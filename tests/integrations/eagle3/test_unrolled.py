@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from rdk_cuda.calibration import Window, record
+from rdk_cuda.calibration import Window
 from rdk_cuda.integrations.eagle3 import Eagle3Drafter, read_drafts, unrolled_read
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.recipes.record import record
 
 from .test_drafter import LAYERS, from_scratch, pair
 

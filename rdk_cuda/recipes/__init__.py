@@ -1,0 +1,1 @@
+"""From two models and a text to a drafter with evidence."""

@@ -1,0 +1,1 @@
+"""The target, the drafter, their tokenizers and the text, from local files."""

@@ -1,0 +1,199 @@
+"""A recording: sums over a text, and a bounded number of its positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..dynamic_tokens import SuccessorCounts
+from ..vocabulary import Vocabulary
+
+_SUCCESSOR_TARGETS = 256  # likeliest next tokens of a sample that count as successors
+
+SCORES = ("probability", "frequency", "variance")
+"""How tokens to keep are chosen: by mean target probability, count, or its variance."""
+
+Each = Callable[[Sequence[Any], str], Iterable[Any]]
+"""Yields the items one after the other and shows the progress: `each(items, description)`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Positions drawn evenly from a text: the drafter's state and the target's likeliest tokens.
+
+    If m is V_t, everything is exact. Otherwise the target's tail is missing, and with it most of
+    the gain of virtual tokens. A temperature that was not recorded is a `ValueError`, everywhere.
+
+    Attributes:
+        hidden: `[n, d]` float32, the drafter's last hidden states.
+        targets, target_logits: `[n, m]` int32 and float32, the target's likeliest tokens,
+            descending, lowest id on ties, and their raw logits.
+        temperatures, log_normalizers: the recorded ones, and `[n, len(temperatures)]` float32, of
+            each the log-sum-exp of `logits / T` over V_t.
+        contexts: `[n, w]` int32, the last w tokens before the prediction, newest last, -1 in
+            front where there were fewer.
+        documents: `[n]` int64, the document of each position.
+    """
+
+    hidden: Tensor
+    targets: Tensor
+    target_logits: Tensor
+    temperatures: tuple[float, ...]
+    log_normalizers: Tensor
+    contexts: Tensor
+    documents: Tensor
+
+    def __len__(self) -> int:
+        return self.hidden.shape[0]
+
+    def target_probs(self, temperature: float) -> Tensor:
+        """`[n, m]` float32, the target's probabilities of `targets` at a temperature, or at 0."""
+        if temperature == 0:
+            greedy = torch.zeros_like(self.target_logits)
+            greedy[:, 0] = 1.0  # the likeliest come first, on a tie the lowest id
+            return greedy
+        if temperature not in self.temperatures:
+            raise ValueError(
+                f"Samples.target_probs: temperature is {temperature}; recorded were "
+                f"{', '.join(map(str, self.temperatures))}"
+            )
+        normalizer = self.log_normalizers[:, self.temperatures.index(temperature), None]
+        return torch.exp(self.target_logits / temperature - normalizer)
+
+    def spaced(self, count: int) -> Samples:
+        step = max(1, -(-len(self) // count))
+        return self.select(torch.arange(0, len(self), step, device="cpu"))
+
+    def select(self, index: Tensor) -> Samples:
+        return Samples(
+            self.hidden[index],
+            self.targets[index],
+            self.target_logits[index],
+            self.temperatures,
+            self.log_normalizers[index],
+            self.contexts[index],
+            self.documents[index],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Means over the positions of a text, and some of the positions themselves; on the CPU.
+
+    Attributes:
+        temperatures: of the target, at which probabilities were taken. Another one is a
+            `ValueError`, everywhere.
+        mean_probs, mean_squares: `[len(temperatures), V_t]` float64, the mean of the target's
+            probabilities, and of their squares.
+        counts: `[V_t]` int64, how often each token is in the text.
+        hidden_second_moment: `[d, d]` float64, the mean of `x x^T` over the drafter's last hidden
+            states x.
+        samples: positions, each as likely as any other to be among them, in the text's order.
+    """
+
+    temperatures: tuple[float, ...]
+    mean_probs: Tensor
+    mean_squares: Tensor
+    counts: Tensor
+    hidden_second_moment: Tensor
+    samples: Samples
+
+    @property
+    def positions(self) -> int:
+        return int(self.counts.sum())
+
+    def variance_at(self, temperature: float) -> Tensor:
+        """`[V_t]` float64, of each token's probability at a recorded temperature."""
+        place = self._place("variance_at", temperature)
+        return (self.mean_squares[place] - self.mean_probs[place].square()).clamp_min(0)
+
+    def mean_probs_at(self, temperature: float) -> Tensor:
+        """`[V_t]` float64, the mean probabilities at a recorded temperature."""
+        return self.mean_probs[self._place("mean_probs_at", temperature)]
+
+    def at(self, temperature: float) -> Recording:
+        """The recording as if made for this temperature alone; it shares memory with this one."""
+        place = self._place("at", temperature)
+        alone = slice(place, place + 1)
+        samples = replace(
+            self.samples,
+            temperatures=(temperature,),
+            log_normalizers=self.samples.log_normalizers[:, alone],
+        )
+        return replace(
+            self,
+            temperatures=(temperature,),
+            mean_probs=self.mean_probs[alone],
+            mean_squares=self.mean_squares[alone],
+            samples=samples,
+        )
+
+    def _place(self, method: str, temperature: float) -> int:
+        if temperature not in self.temperatures:
+            raise ValueError(
+                f"Recording.{method}: temperature is {temperature}; recorded were "
+                f"{', '.join(map(str, self.temperatures))}"
+            )
+        return self.temperatures.index(temperature)
+
+
+def at_most(samples: Samples, count: int) -> Samples:
+    if len(samples) <= count:
+        return samples
+    return samples.select(torch.arange(count, device="cpu") * len(samples) // count)
+
+
+def held_out_rows(documents: Tensor, share: float) -> Tensor:
+    """A mask `[n]` of the samples of about that share of the documents, evenly spaced.
+
+    At least one document, unless there is only one: then none.
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"held_out_rows: share is {share}; needs 0 or more and less than 1")
+    members, place = documents.unique(return_inverse=True)
+    count = len(members)
+    if count < 2 or share == 0:
+        return torch.zeros_like(documents, dtype=torch.bool)
+    wanted = min(count - 1, max(1, round(share * count)))
+    ranks = torch.arange(count, device="cpu")
+    held = (ranks + 1) * wanted // count > ranks * wanted // count
+    return held[place]
+
+
+def kept_tokens(
+    recording: Recording,
+    documents: Iterable[Sequence[int]],
+    keep: float,
+    keep_by: str = SCORES[0],
+    always: Sequence[int] | Tensor = (),
+) -> Vocabulary:
+    """The tokens with the best scores: a share `keep` of the vocabulary, `always` among them."""
+    if keep_by not in SCORES:
+        raise ValueError(f"kept_tokens: keep_by is {keep_by!r}; needs one of {', '.join(SCORES)}")
+    (temperature,), size = recording.temperatures, recording.counts.numel()
+    if keep_by == "frequency":
+        ids = torch.tensor([id for ids in documents for id in ids], dtype=torch.int64, device="cpu")
+        scores = ids.bincount(minlength=size)
+    elif keep_by == "variance":
+        scores = recording.variance_at(temperature)
+    else:
+        scores = recording.mean_probs_at(temperature)
+    return Vocabulary.most_likely(scores, max(1, round(keep * size)), always=always)
+
+
+def successor_counts(documents: Iterable[Sequence[int]], recording: Recording) -> SuccessorCounts:
+    """Which token follows which: in all the text there is, and by the target on the samples."""
+    counts = SuccessorCounts(recording.counts.numel())
+    for document in documents:
+        counts.add(document)
+    samples = recording.samples
+    samples = samples.select(samples.contexts[:, -1] >= 0)
+    if len(samples):
+        probs = samples.target_probs(samples.temperatures[0])[:, :_SUCCESSOR_TARGETS]
+        targets = samples.targets[:, :_SUCCESSOR_TARGETS]
+        counts.add_probs(samples.contexts[:, -1], targets, probs)
+    return counts

@@ -1,0 +1,1 @@
+"""Acceptance on held-out text: measured, tabulated, plotted."""

@@ -1,0 +1,100 @@
+"""A calibrated drafter from its directory, with its target."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..drafter import PrunedDrafter, SavedDrafterError
+from ..integrations.huggingface.saved_drafter import (
+    MODEL,
+    SETTINGS,
+    load_pruned,
+    refuse_other_model,
+)
+from ..integrations.huggingface.text_drafter import is_text_drafter, load_affinity
+from .errors import InputError
+from .inputs.loading import load_pair
+from .inputs.pairs import Pair, StatePair, TextPair, head_size
+from .stages.pruning import PRUNED, RECOMMENDED, Method
+from .stages.tokenizers import COUNTS, LEVEL, token_level_methods
+
+
+def load_saved(arguments: argparse.Namespace) -> tuple[Pair, list[Method], dict[str, Any]]:
+    if is_text_drafter(arguments.drafter):
+        return load_saved_text(arguments)
+    models, drafter, settings = load_calibrated(arguments)
+    return models, methods_of(models, drafter, str(settings.get("tuned", ""))), settings
+
+
+def load_calibrated(arguments: argparse.Namespace) -> tuple[Pair, PrunedDrafter, dict[str, Any]]:
+    try:
+        drafter, settings = load_pruned(arguments.drafter)
+        models = pair_for(arguments, drafter)
+    except SavedDrafterError as error:
+        raise InputError(error.reason) from error
+    if isinstance(models, StatePair):
+        models = replace(models, lifted=drafter.lifted)
+    return models, drafter, settings
+
+
+def pair_for(arguments: argparse.Namespace, drafter: PrunedDrafter) -> Pair:
+    path, dtype = arguments.drafter / MODEL, getattr(torch, arguments.dtype)
+    models = load_pair(arguments.target, path, arguments.device, dtype, arguments.device_map)
+    refuse_other_model(f"{path}", models.drafter, drafter)
+    return models
+
+
+def load_saved_text(arguments: argparse.Namespace) -> tuple[Pair, list[Method], dict[str, Any]]:
+    directory: Path = arguments.drafter
+    try:
+        affinity, settings = load_affinity(directory)
+    except SavedDrafterError as error:
+        raise InputError(error.reason) from error
+    models = load_pair(
+        arguments.target,
+        directory / MODEL,
+        arguments.device,
+        getattr(torch, arguments.dtype),
+        arguments.device_map,
+        one_tokenizer=False,
+    )
+    sizes = [affinity.target_size, affinity.draft_size]
+    got = [head_size(models.target), head_size(models.drafter)]
+    if not isinstance(models, TextPair) or got != sizes:
+        raise InputError(
+            f"{directory}: leads from a drafter's {sizes[1]} tokens to the {sizes[0]} of another "
+            f"tokenizer, and the models predict {got[1]} and {got[0]}; needs its own target"
+        )
+    name = str(settings.get("method", COUNTS))
+    return (
+        models,
+        token_level_methods(models, affinity, name if name in LEVEL else COUNTS),
+        settings,
+    )
+
+
+def calibrated_temperature(directory: Path, settings: Mapping[str, Any]) -> float:
+    """The temperature that the offsets and the kept tokens are for; 1 if none is named."""
+    said = settings.get("temperature", 1.0)
+    if isinstance(said, bool) or not isinstance(said, (int, float)) or not 0 <= said < 1e6:
+        raise InputError(
+            f"{directory / SETTINGS}: temperature is {said!r}; needs a number, 0 or more: "
+            "calibrate again"
+        )
+    return float(said)
+
+
+def methods_of(models: Pair, drafter: PrunedDrafter, tuned: str) -> list[Method]:
+    full_head, vocabulary = models.drafter_head, drafter.vocabulary
+    keep = vocabulary.draft_size / vocabulary.target_size
+    return [
+        Method.whole(models),
+        Method(PRUNED, keep, PrunedDrafter.plain(full_head, vocabulary)),
+        Method(RECOMMENDED, keep, drafter.in_dtype(full_head[0].dtype), tuned),
+    ]

@@ -1,0 +1,1 @@
+"""Stages: each makes one artifact of a recording."""
