@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,19 +13,16 @@ from table_model import TableModel, greedy, pruned
 from test_hooks import no_repeats, process, stale
 from test_parts import (
     AFFINITY,
-    CAUGHT,
     DRAFTER,
     TARGET,
     VOCABULARY,
     decoder,
-    p_value,
 )
 from torch import Tensor
 
 import rdk_cuda
 from rdk_cuda import RecentTokens
 from rdk_cuda.decoding import DrafterTree, Proposal, Proposer, SpeculativeDecoder, Step
-from rdk_cuda.decoding.drafter_tree import _Growing
 from rdk_cuda.decoding.generation import Continuation
 from rdk_cuda.decoding.trees import branch
 
@@ -64,51 +60,6 @@ PROPOSERS: dict[str, Any] = {
     "dynamic": lambda: mixed(dynamic_tokens=RecentTokens(VOCABULARY, 2, 4), full_head=HEAD),
     "random": RandomTrees,
 }
-
-
-def test_control_drawn_from_other_rows_than_told_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fixed tokens are left in the rows that the drawn one is judged by."""
-    draft = rdk_cuda.draft
-
-    def unmasked(draft_logits: Tensor, *given: Any, **options: Any) -> Any:
-        drawn = draft(draft_logits, *given, **options)
-        return replace(drawn, logits=draft_logits.nan_to_num(neginf=0.0))
-
-    monkeypatch.setattr(rdk_cuda.functional, "draft", unmasked)
-    assert p_value(mixed(), 2_000, 1.0) < CAUGHT
-
-
-def test_control_dropping_unlikely_drawn_tokens_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A drawn node with a value of its own q."""
-    add = _Growing.add
-
-    def wrong(self: _Growing, parent: int, fixed: Any, drawn: int, row: int) -> None:
-        add(self, parent, fixed, drawn if drawn < 3 else -1, row)
-
-    monkeypatch.setattr(_Growing, "add", wrong)
-    assert p_value(mixed(), 2_000, 1.0) < CAUGHT
-
-
-def test_control_rows_of_other_nodes_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The target's rows of the nodes, one node further."""
-    walk = rdk_cuda.verify_tree
-
-    def wrong(logits: Tensor, *rest: Any, **options: Any) -> Any:
-        return walk(torch.cat([logits[:, :1], logits[:, 1:].roll(1, 1)], 1), *rest, **options)
-
-    monkeypatch.setattr(rdk_cuda.functional, "verify_tree", wrong)
-    assert p_value(RandomTrees(), 2_000, 1.0) < CAUGHT
-
-
-def test_control_one_key_for_all_steps_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step's words again: every first token of a step looks right, and the joint does not."""
-    walk = rdk_cuda.verify_tree
-
-    def wrong(*given: Any, **options: Any) -> Any:
-        return walk(*given, **options | {"positions": torch.zeros_like(options["positions"])})
-
-    monkeypatch.setattr(rdk_cuda.functional, "verify_tree", wrong)
-    assert p_value(RandomTrees(), 2_000, 1.0) < CAUGHT
 
 
 @pytest.mark.parametrize("kind", ["processed", "raw"])

@@ -104,18 +104,6 @@ def test_quotients_are_those_of_a_division() -> None:
     assert ((masses > 0) & (masses < 2.0**-110)).any()
 
 
-def test_tensors_of_an_affinity_may_begin_anywhere() -> None:
-    """Contiguous, but not aligned to more than their elements."""
-    affinity = generators.affinity("mixed-2", 2048)
-    given = (generators.logits(3, affinity.draft_size), torch.ones(3))
-    columns = [*affinity.by_target, affinity.row_top]
-    expected = torch.ops.rdk.redistribute(*given, *columns)
-    for i, tensor in enumerate(columns):
-        flat = torch.cat([tensor.new_zeros(1), tensor.flatten()])
-        moved = [*columns[:i], flat[1:].view(tensor.shape), *columns[i + 1 :]]
-        assert torch.equal(torch.ops.rdk.redistribute(*given, *moved), expected)
-
-
 @pytest.mark.fast_in_the_emulator
 def test_temperature_zero_is_one_hot() -> None:
     zeros = torch.zeros(50)
