@@ -1,7 +1,7 @@
 """Drafters with another tokenizer leave the target's joint distribution as it is.
 
 The counts of all continuations of three tokens against their exact probabilities, as in
-`test_losslessness`. The target writes letters, whole ones and halves of é, and pairs of letters.
+`lossless.py`. The target writes letters, whole ones and halves of é, and pairs of letters.
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ def assert_any_trees_are_walked(kind: str, seed: int, batches: int) -> None:
             assert_walks_as_the_reference(trees)
 
 
-@pytest.mark.fast_in_the_emulator
+@pytest.mark.fast_in_the_emulator(kind=("mixed-2",))
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_tree_of_any_shape(kind: str) -> None:
     assert_any_trees_are_walked(kind, 0, 2)
