@@ -28,7 +28,7 @@ CHANGES = frozenset(range(3))
 
 
 def many(device: str, count: int) -> range:
-    return range(count // 4 if device in MACHINES else count)
+    return range(count // 8 if device in MACHINES else count)
 
 
 def served(operator: str, indices: range) -> Iterator[calls.Call]:
@@ -48,7 +48,7 @@ def assert_as_promised(operator: str, indices: range) -> None:
         except FailureError as failure:
             pytest.fail(f"set {index}: {failure}\n{call}")
     accepted = outcomes.count(f"{operator}: accepted")
-    assert 0.2 < accepted / len(outcomes) < 0.9
+    assert 0.2 < accepted / len(outcomes) < 1
 
 
 @pytest.mark.fast_in_the_emulator
@@ -112,7 +112,7 @@ def test_a_row_or_sequence_has_the_bits_that_it_has_alone(
 ) -> None:
     """Of one chunk and of several."""
     compared = 0
-    for sizes, indices in (([3, 40], many(device, 40)), ([1100, 2600], many(device, 8))):
+    for sizes, indices in (([3, 40], many(device, 40)), ([1100, 2600], many(device, 16))):
         monkeypatch.setattr(calls, "TARGET_SIZES", sizes)
         for call in served(operator, indices):
             together = run(getattr(torch.ops.rdk, operator), call)
@@ -124,7 +124,7 @@ def test_a_row_or_sequence_has_the_bits_that_it_has_alone(
                     if all_rows.numel():
                         assert same_bits(by_rows(rule, own)[0], by_rows(rule, all_rows)[row]), one
                         compared += 1
-    assert compared > 10
+    assert compared > 5
 
 
 def elsewhere(operator: str, arguments: dict[str, Any], random: Random) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def test_where_arguments_lie_in_memory_changes_no_bit(
 ) -> None:
     """Nor what surrounds them, which is NaN, nor the width of ids."""
     random, laid_out = Random(5), 0
-    for sizes, indices in (([17, 40], many(device, 60)), ([1100, 2600], many(device, 8))):
+    for sizes, indices in (([17, 40], many(device, 60)), ([1100, 2600], many(device, 16))):
         monkeypatch.setattr(calls, "TARGET_SIZES", sizes)
         for call in served(operator, indices):
             expected = run(getattr(torch.ops.rdk, operator), call)
