@@ -171,7 +171,7 @@ FAST = [
 SLOW = [
     Study(
         end_to_end,
-        "end-to-end/cpu-serving",
+        "end-to-end/gpu-serving",
         "--device cpu --size tiny --context 16 --target-layers 1 --batch 2 --rounds 1",
     ),
     *(
