@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -76,24 +75,6 @@ def test_log_probabilities_are_those_of_the_target(kind: Any) -> None:
         assert found == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("method", ["token", "block"])
-@pytest.mark.parametrize("kind", ["processed", "raw"])
-def test_log_probabilities_have_the_bits_that_they_have_alone(kind: Any, method: str) -> None:
-    """Also where a sequence has no nodes, and alone so no tree."""
-    most = [1, 2, 5, 14]
-    for seed in range(3):
-        options: dict[str, Any] = {"logprobs": kind, "temperature": 0.7, "top_p": 0.9}
-        together = decoder(mixed(), method).generate(
-            PROMPTS, max_new_tokens=most, seeds=[seed] * 4, **options
-        )
-        for b, prompt in enumerate(PROMPTS):
-            alone = decoder(mixed(), method).generate(
-                [prompt], max_new_tokens=most[b], seeds=[seed], **options
-            )
-            assert alone.tokens == [together.tokens[b]]
-            assert alone.logprobs == [together.logprobs[b]]
-
-
 def test_processors_are_asked_about_each_branch() -> None:
     """The penalty of `test_hooks.py`, which goes by the tokens that a row is said to follow."""
 
@@ -137,23 +118,6 @@ def test_nobody_is_asked_about_branches_beyond_the_room() -> None:
     found = short.generate(PROMPTS[2:3], max_new_tokens=12, temperature=0, allowed=all_allowed)
     assert min(asked) == 1
     assert found.tokens == [greedy(TARGET, PROMPTS[2], 12)]
-
-
-def test_masks_belong_to_branches_too() -> None:
-    """No token may follow itself."""
-
-    def allowed(sequences: Sequence[Continuation], rows: int) -> Tensor:
-        words = torch.full((len(sequences), rows, 1), 2**SIZE - 1, dtype=torch.int32)
-        for b, s in enumerate(sequences):
-            known = [*s.tokens[-1:], *s.drafts]
-            for j, last in enumerate(known[:rows]):
-                words[b, j] ^= 1 << last
-        return words
-
-    result = decoder(mixed()).generate(PROMPTS, max_new_tokens=60, seeds=1, allowed=allowed)
-    assert sum(result.statistics.accepted) > 0
-    for prompt, new in zip(PROMPTS, result.tokens, strict=True):
-        assert all(a != b for a, b in itertools.pairwise([prompt[-1], *new]))
 
 
 def test_kinds_tell_a_rejected_tree_from_one_that_ended() -> None:

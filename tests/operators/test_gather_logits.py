@@ -46,17 +46,6 @@ def test_every_dtype_and_width(width: int, dtype: torch.dtype) -> None:
         assert (actual[outside] == -math.inf).all()
 
 
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (99,), (2, 0), (2, 3)])
-@pytest.mark.parametrize("columns", [0, 1, 5])
-def test_any_leading_shape(columns: int, shape: tuple[int, ...], index_dtype: torch.dtype) -> None:
-    count = torch.Size(shape).numel()
-    hidden = generators.logits(count, 33).reshape(*shape, 33)
-    weight = generators.logits(20, 33, seed=1)
-    tokens = torch.randint(-1, 21, (*shape, columns), generator=generators.generator(2))
-    assert_exact(hidden, weight, tokens.to(index_dtype), None)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_results_round_to_the_nearest_even_of_16_bits(dtype: torch.dtype) -> None:
     """Midpoints between neighbours of either sign and every exponent, as PyTorch rounds them."""

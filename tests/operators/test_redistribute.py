@@ -67,12 +67,6 @@ def test_large_vocabularies(size: int) -> None:
     assert_exact(affinity, 2, torch.tensor([1.0, 0.7]), 300, dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (99,), (2, 3), (2, 0, 3), (2, 2, 2)])
-def test_any_leading_shape(shape: tuple[int, ...]) -> None:
-    rows = torch.Size(shape).numel()
-    assert_exact(generators.affinity("mixed-1", 111), rows, torch.full(shape, 0.9))
-
-
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 9])
 @pytest.mark.parametrize("columns", [0, 1, 7, 1025])
 def test_groups_of_rows_with_any_number_of_dynamic_columns(columns: int, rows: int) -> None:

@@ -78,13 +78,6 @@ def test_large_vocabularies(size: int) -> None:
     assert_verifies_as_the_reference(batch)
 
 
-@pytest.mark.parametrize("lengths", [[], [0], [4], [1, 0, 2], [k % 4 for k in range(99)]])
-@EITHER_METHOD
-def test_batch_sizes(method: int, lengths: list[int]) -> None:
-    batch = generators.batch(generators.affinity("mixed-2", 111), lengths, dynamic=3)
-    assert_verifies_as_the_reference(batch.replace(method=method))
-
-
 @pytest.mark.not_on("large-batches", "small-batches")
 @pytest.mark.ci
 @EITHER_METHOD
