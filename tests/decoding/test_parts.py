@@ -137,11 +137,6 @@ def test_more_than_there_is_room_for_is_refused() -> None:
         decoder(Long()).generate([[1]], max_new_tokens=3)
 
 
-def test_a_proposer_stands_in_the_place_of_a_drafter() -> None:
-    with pytest.raises(ValueError, match="proposer stands in the place of drafter"):
-        SpeculativeDecoder(TARGET, TableModel(TARGET.table, SIZE), proposer=NGrams())
-
-
 def test_drafts_are_judged_by_the_affinity_that_they_were_drawn_with() -> None:
     """An equal one may be given, too; where nothing is drawn, any."""
     equal = Affinity(*(getattr(AFFINITY, name) for name in CANONICAL))

@@ -197,6 +197,22 @@ SECOND = drafted(after=FIRST)
 OTHER = drafted(0.3, seeds=2, positions=50)
 TARGET, TWO = torch.zeros(1, 3, 5), torch.zeros(2, 5)
 DRAFT, VERIFY, JOIN = r"rdk_cuda\.draft: ", r"rdk_cuda\.verify: ", r"Draft\.join: "
+TREE = r"rdk_cuda\.verify_tree: "
+PAIR, ROWS = rdk_cuda.draft(TWO, identity(), seeds=1, positions=0), torch.zeros(2, 3).long()
+
+
+def verified(**options: Any) -> rdk_cuda.Verified:
+    """One draft of one sequence."""
+    return rdk_cuda.verify(TARGET[:, :2], FIRST, identity(), **options)
+
+
+def walked(**changes: Any) -> object:
+    """A chain of three nodes for each of two sequences."""
+    given = {"target_logits": torch.zeros(2, 4, 5), "tokens": ROWS}
+    given |= {} if "draft" in changes else {"seeds": 1, "positions": 0}
+    return rdk_cuda.verify_tree(**given | {"parents": torch.tensor([-1, 0, 1])} | changes)
+
+
 REFUSED: dict[str, Callable[[], object]] = {
     DRAFT + r"draft_logits has shape \[5\]": lambda: rdk_cuda.draft(TWO[0], identity()),
     DRAFT + r"temperature has shape \[3\]": lambda: rdk_cuda.draft(TWO, identity(), torch.ones(3)),
@@ -232,6 +248,36 @@ REFUSED: dict[str, Callable[[], object]] = {
     ),
     JOIN + "only some of the drafts have dynamic_tokens": lambda: rdk_cuda.Draft.join(
         [FIRST, with_dynamic(2, after=FIRST)]
+    ),
+    VERIFY + r"allowed has shape \[2, 2\]; needs \[1, 2, ceil": lambda: verified(
+        allowed=torch.zeros(2, 2, dtype=torch.int32)
+    ),
+    VERIFY + "logprobs is 'all'; needs": lambda: verified(logprobs="all"),
+    VERIFY + r"top_p has shape \[2\]; needs \[1\]": lambda: verified(top_p=[0.5, 0.5]),
+    VERIFY + 'method is \'blocks\'; needs "token" or "block"': lambda: verified(method="blocks"),
+    TREE + r"tokens has shape \[3\]": lambda: walked(tokens=ROWS[0]),
+    TREE + r"target_logits has shape .*needs \[2, 4, V_t\]": lambda: walked(
+        target_logits=torch.zeros(2, 3, 5)
+    ),
+    TREE + "parents is torch.float32": lambda: walked(parents=torch.zeros(3)),
+    TREE + r"parents is torch.int32 of shape \[2, 2\]": lambda: walked(
+        parents=torch.zeros(2, 2).int()
+    ),
+    TREE + r"allowed has shape \[8, 1\]": lambda: walked(allowed=torch.zeros(8, 1).int()),
+    TREE + "method is 'both'": lambda: walked(method="both"),
+    TREE + "got draft_rows or affinity without draft": lambda: walked(draft_rows=ROWS),
+    TREE + "seeds, positions": lambda: walked(
+        draft=PAIR, draft_rows=ROWS, affinity=identity(), seeds=1, positions=0
+    ),
+    TREE + "got draft without draft_rows or affinity": lambda: walked(draft=PAIR, draft_rows=ROWS),
+    TREE + "got draft without draft_rows": lambda: walked(draft=PAIR, affinity=identity()),
+    TREE + ".*lacks the first 1 rows": lambda: walked(
+        draft=rdk_cuda.draft(TWO, identity(), after=PAIR),
+        draft_rows=ROWS,
+        affinity=identity(),
+    ),
+    TREE + "draft_rows is torch": lambda: walked(
+        draft=PAIR, draft_rows=ROWS[0], affinity=identity()
     ),
     r"Draft\.without_distribution: tokens has shape \[1\]": lambda: (
         rdk_cuda.Draft.without_distribution(torch.zeros(1), seeds=1, positions=0)

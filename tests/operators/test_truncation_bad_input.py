@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-import rdk_cuda
 from tests import generators
 
 BAD = [
@@ -66,15 +65,3 @@ def test_a_draft_with_an_unusable_threshold_is_rejected(threshold: float) -> Non
     rows = batch.draft_logits.shape[0]
     stats = torch.cat([torch.ones(rows, 2), torch.full((rows, 1), threshold)], 1)
     assert not torch.ops.rdk.verify(*batch.replace(draft_stats=stats).arguments())[1].any()
-
-
-def test_the_python_layer_refuses_what_does_not_fit() -> None:
-    affinity = generators.affinity("identity", 40)
-    copied = rdk_cuda.Draft.without_distribution(torch.tensor([[1]]), seeds=1, positions=0)
-    target = torch.zeros(1, 2, 40)
-    with pytest.raises(ValueError, match=r"allowed has shape \[2, 2\]; needs \[1, 2, ceil"):
-        rdk_cuda.verify(target, copied, affinity, allowed=torch.zeros(2, 2, dtype=torch.int32))
-    with pytest.raises(ValueError, match="logprobs is 'all'; needs"):
-        rdk_cuda.verify(target, copied, affinity, logprobs="all")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"top_p has shape \[2\]; needs \[1\]"):
-        rdk_cuda.verify(target, copied, affinity, top_p=[0.5, 0.5])

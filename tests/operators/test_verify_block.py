@@ -56,5 +56,3 @@ def test_the_python_layer_names_the_methods() -> None:
     by_token = rdk_cuda.verify(target, draft, affinity)
     assert torch.equal(rdk_cuda.verify(target, draft, affinity, method="token")[0], by_token[0])
     assert not torch.equal(rdk_cuda.verify(target, draft, affinity, method="block")[0], by_token[0])
-    with pytest.raises(ValueError, match='method is \'blocks\'; needs "token" or "block"'):
-        rdk_cuda.verify(target, draft, affinity, method="blocks")  # type: ignore[arg-type]
