@@ -195,28 +195,6 @@ class Batch:
         )
 
 
-PER_SEQUENCE = (
-    *("target_temperature", "temperature", "draft_temperature", "step_keys", "positions"),
-    *("top_k", "top_p", "min_p"),
-)
-PER_TARGET_ROW = "target_logits", "allowed"
-PER_DRAFT = "draft_token_ids", "tree_token_ids", "parents", "draft_rows"
-PER_DRAFT_ROW = "draft_logits", "draft_stats", "dynamic_tokens", "dynamic_logits"
-
-
-def alone(packed: Any, b: int) -> Any:
-    """Sequence b of a `Batch` or of `Trees` in one of its own."""
-    offsets = "draft_offsets" if hasattr(packed, "draft_offsets") else "tree_offsets"
-    begin, end = getattr(packed, offsets)[b : b + 2].tolist()
-    places = dict.fromkeys(PER_SEQUENCE, slice(b, b + 1))
-    places |= dict.fromkeys(PER_TARGET_ROW, slice(begin + b, end + b + 1))
-    own = PER_DRAFT if packed.draft_rows is not None else (*PER_DRAFT, *PER_DRAFT_ROW)
-    places |= dict.fromkeys(own, slice(begin, end))
-    given = {name: getattr(packed, name, None) for name in places}
-    cut = {name: each[places[name]] for name, each in given.items() if each is not None}
-    return packed.replace(**cut, **{offsets: torch.tensor([0, end - begin], dtype=torch.int32)})
-
-
 def batch(
     affinity: Affinity,
     lengths: list[int],

@@ -27,7 +27,7 @@ def python(arguments: list[str], capability: str) -> subprocess.CompletedProcess
     )
 
 
-@pytest.fixture(scope="module", params=["small", pytest.param("all", marks=pytest.mark.ci)])
+@pytest.fixture(scope="module", params=["small", pytest.param("all", marks=pytest.mark.night)])
 def results(
     request: pytest.FixtureRequest,
     arithmetics: list[Arithmetic],

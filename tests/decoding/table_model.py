@@ -101,7 +101,8 @@ class RejectedDrafts:
         self.prompt, self.drafted = prompt, list[dict[int, int]]()
 
     def __call__(self, contexts: Sequence[Sequence[int]]) -> Tensor:
-        if all(len(context) == self.prompt for context in contexts):
+        begins = all(len(context) == self.prompt for context in contexts)
+        if begins or len(self.drafted) != len(contexts):
             self.drafted = [{} for _ in contexts]
         for drafted, context in zip(self.drafted, contexts, strict=True):
             drafted.update(enumerate(context))

@@ -12,7 +12,7 @@ import torch
 from table_model import TableModel, greedy, pruned, random_table
 
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
-from rdk_cuda.decoding import Output, SpeculativeDecoder
+from rdk_cuda.decoding import NGrams, Output, SpeculativeDecoder
 
 SIZE = 9
 VOCABULARY = Vocabulary([0, 2, 3, 7], SIZE)
@@ -220,7 +220,7 @@ def test_a_target_without_a_distribution_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("change", "message"),
     [
         ({"prompts": [[1], []]}, "none of them empty"),
         ({"temperature": -1.0}, "temperature is -1.0"),
@@ -230,18 +230,12 @@ def test_a_target_without_a_distribution_is_an_error() -> None:
         ({"max_new_tokens": math.nan}, "max_new_tokens is nan"),
         ({"max_new_tokens": [1, 2, 3]}, r"max_new_tokens is .* of shape \[3\]"),
         ({"seeds": [1]}, r"seeds is .* of shape \[1\]"),
+        ({"top_k": -1}, "SpeculativeDecoder.generate: top_k is -1; needs to be 0 or more"),
+        ({"top_p": 0.0}, "generate: top_p is 0.0; needs to be above 0 and at most 1"),
+        ({"min_p": math.nan}, "generate: min_p is nan; needs to be from 0 to 1"),
+        ({"top_p": [0.5]}, r"generate: top_p has shape \[1\]; needs \[2\]"),
+        ({"logprobs": 5}, 'logprobs is 5; needs "processed", "raw" or None'),
         ({"eos": [{1}]}, "eos has 1 sets; needs 2"),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(arguments: dict[str, Any], complaint: str) -> None:
-    good: dict[str, Any] = {"prompts": [[1], [2]], "max_new_tokens": 3}
-    with pytest.raises(ValueError, match=complaint):
-        decoder().generate(**good | arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
         ({"eos": "3"}, r"eos is \['3'\]; needs a list of token ids"),
         ({"eos": 3.0}, r"eos is \[3\.0\]; needs a list of token ids"),
         ({"eos": [{1}, None]}, r"eos\[1\] is None; needs a list of token ids"),
@@ -253,12 +247,10 @@ def test_bad_arguments_are_refused_by_name(arguments: dict[str, Any], complaint:
         ({"prompts": ["ab", [1]]}, r"prompts\[0\] is 'ab'; needs a list of token ids"),
     ],
 )
-def test_ids_that_are_no_integers_are_refused_by_name(
-    arguments: dict[str, Any], complaint: str
-) -> None:
+def test_bad_arguments_are_refused_by_name(change: dict[str, Any], message: str) -> None:
     good: dict[str, Any] = {"prompts": [[1], [2]], "max_new_tokens": 3}
-    with pytest.raises(TypeError, match=f"SpeculativeDecoder.generate: {complaint}"):
-        decoder().generate(**good | arguments)
+    with pytest.raises(TypeError if "token ids" in message else ValueError, match=message):
+        decoder().generate(**good | change)
 
 
 def test_arrays_are_arguments_as_lists_are() -> None:
@@ -280,36 +272,34 @@ def test_an_empty_batch_is_nothing() -> None:
     assert decoder().generate([], max_new_tokens=3).tokens == []
 
 
-def test_sizes_that_do_not_agree_are_refused() -> None:
-    model = TableModel(random_table(SIZE, 0), SIZE)
-    small = TableModel(model.table[:, :4], SIZE)
-    with pytest.raises(
-        ValueError, match="drafter predicts 4 tokens, and the affinity leads from 9"
-    ):
-        SpeculativeDecoder(model, small)
-    with pytest.raises(ValueError, match="are one object"):
-        SpeculativeDecoder(model, model)
-    with pytest.raises(ValueError, match="draft_length is 0"):
-        SpeculativeDecoder(model, small, Affinity.intersection(VOCABULARY), draft_length=0)
-    with pytest.raises(ValueError, match="draft_length is 4"):
-        SpeculativeDecoder(model)
-    half: Any = 2.5
-    with pytest.raises(TypeError, match=r"draft_length is 2\.5; needs an integer"):
-        SpeculativeDecoder(model, copy(model), draft_length=half)
-    vocabulary: Any = Vocabulary.identity(SIZE)
-    with pytest.raises(TypeError, match="affinity is a Vocabulary; needs an Affinity"):
-        SpeculativeDecoder(model, copy(model), vocabulary)
-    for temperature in (-1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match="draft_temperature is"):
-            SpeculativeDecoder(model, copy(model), draft_temperature=temperature)
-    recent, head = RecentTokens(VOCABULARY), (model.table.T, None)
-    with pytest.raises(ValueError, match=r"drafter has none of its own; pass full_head="):
-        SpeculativeDecoder(model, copy(model), dynamic_tokens=recent)
-    later = SpeculativeDecoder(model, copy(model), full_head=head)
-    later.dynamic_tokens = recent
-    assert later.dynamic_tokens is recent
-    with pytest.raises(ValueError, match="full_head has 8 rows; needs one for each of the 9"):
-        SpeculativeDecoder(model, copy(model), dynamic_tokens=recent, full_head=(head[0][:8], None))
+MODEL = TableModel(random_table(SIZE, 0), SIZE)
+SMALL = TableModel(MODEL.table[:, :4], SIZE)
+RECENT, HEAD = RecentTokens(VOCABULARY), (MODEL.table.T, None)
+INTERSECTION = Affinity.intersection(VOCABULARY)
+NO_DECODERS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "drafter predicts 4 tokens, and the affinity leads from 9": ((SMALL,), {}),
+    "are one object": ((MODEL,), {}),
+    "draft_length is 0": ((SMALL, INTERSECTION), {"draft_length": 0}),
+    "draft_length is 4": ((), {}),
+    r"draft_length is 2\.5; needs an integer": ((copy(MODEL),), {"draft_length": 2.5}),
+    "affinity is a Vocabulary; needs an Affinity": ((copy(MODEL), Vocabulary.identity(SIZE)), {}),
+    "draft_temperature is -1": ((copy(MODEL),), {"draft_temperature": -1.0}),
+    "draft_temperature is nan": ((copy(MODEL),), {"draft_temperature": math.nan}),
+    "draft_temperature is inf": ((copy(MODEL),), {"draft_temperature": math.inf}),
+    "drafter has none of its own; pass full_head=": ((copy(MODEL),), {"dynamic_tokens": RECENT}),
+    "full_head has 8 rows; needs one for each of the 9": (
+        (copy(MODEL),),
+        {"dynamic_tokens": RECENT, "full_head": (HEAD[0][:8], None)},
+    ),
+    "proposer stands in the place of drafter": ((copy(MODEL),), {"proposer": NGrams()}),
+}
+
+
+@pytest.mark.parametrize("message", NO_DECODERS)
+def test_what_does_not_go_together_is_refused(message: str) -> None:
+    given, options = NO_DECODERS[message]
+    with pytest.raises((ValueError, TypeError), match=message):
+        SpeculativeDecoder(MODEL, *given, **options)
 
 
 def test_more_tokens_than_the_target_can_read_are_refused_at_the_start() -> None:

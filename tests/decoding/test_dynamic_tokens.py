@@ -91,15 +91,6 @@ SOURCES: dict[str, DynamicTokens] = {
 }
 
 
-@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_greedy_output_stays_the_target_s(source: DynamicTokens) -> None:
-    speculative = decoder(dynamic=True)
-    speculative.dynamic_tokens = source
-    result = speculative.generate(PROMPTS, max_new_tokens=30, temperature=0)
-    assert result.statistics.out_of_vocabulary > 0
-    assert result.tokens == [greedy(TableModel(TABLE, SIZE), prompt, 30) for prompt in PROMPTS]
-
-
 def test_the_hook_sees_sequences_with_the_drafts_so_far() -> None:
     speculative, seen = decoder(dynamic=True), []
 
@@ -159,19 +150,6 @@ def test_only_tokens_that_the_source_offers_are_drafted(source: DynamicTokens) -
 
     speculative.generate(PROMPTS, max_new_tokens=60, seeds=1, on_tokens=look)
     assert out_of_vocabulary > 0
-
-
-@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_a_sequence_s_tokens_do_not_depend_on_its_neighbours(source: DynamicTokens) -> None:
-    speculative = decoder(dynamic=True)
-    speculative.dynamic_tokens = source
-    together = speculative.generate(PROMPTS, max_new_tokens=[40, 9, 23], seeds=[5, 6, 7])
-    assert together.statistics.out_of_vocabulary > 0
-    for prompt, count, seed, tokens in zip(
-        PROMPTS, [40, 9, 23], [5, 6, 7], together.tokens, strict=True
-    ):
-        alone = speculative.generate([prompt], max_new_tokens=count, seeds=[seed])
-        assert alone.tokens == [tokens]
 
 
 def test_unused_columns_change_nothing() -> None:

@@ -1,4 +1,4 @@
-"""When drafts end: by rules that see what was drafted, and change nothing but how much is."""
+"""When drafts end: by rules that see what was drafted. That they are lossless: lossless.py."""
 
 from __future__ import annotations
 
@@ -7,39 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from lossless import LENGTHS
 from table_model import TableModel, greedy, pruned
-from test_parts import AFFINITY, DRAFTER, FALSE_ALARM, SAMPLES, TARGET, VOCABULARY, chain, p_value
+from test_parts import AFFINITY, DRAFTER, TARGET, VOCABULARY, chain
 from torch import Tensor
 
 import rdk_cuda
 from rdk_cuda import Affinity, RecentTokens
 from rdk_cuda.decoding import DrafterChain, SpeculativeDecoder
 from rdk_cuda.decoding.generation import Continuation
-from rdk_cuda.decoding.lengths import Classifier, Drafted, Length, Product
+from rdk_cuda.decoding.lengths import Classifier, Drafted, Length
 from tests import generators
 
 SIZE = VOCABULARY.target_size
-
-
-def unlike_1(drafted: Drafted) -> Tensor:
-    """Any function of what stays will do, also of the newest token itself."""
-    return drafted.places[-1].tokens[:, 0] != 1
-
-
-LENGTHS: dict[str, Length] = {
-    "product": Product(0.25),
-    "classifier": Classifier((0.8, 0.2, 0.1, -0.5, 1.2), 0.3),
-    "by token": unlike_1,
-}
-
-
-@pytest.mark.parametrize("samples", SAMPLES)
-@pytest.mark.parametrize("method", ["token", "block"])
-@pytest.mark.parametrize("name", LENGTHS)
-def test_every_length_is_lossless(name: str, method: str, samples: int) -> None:
-    """The control is `test_parts.py`'s that drops tokens; false alarms once in 10,000."""
-    proposer = chain(length=LENGTHS[name], draft_length=4)
-    assert p_value(proposer, samples, 1.0, method) > FALSE_ALARM
 
 
 def decoder(length: Length | None, **options: Any) -> SpeculativeDecoder:

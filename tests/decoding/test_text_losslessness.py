@@ -1,7 +1,7 @@
 """Drafters with another tokenizer leave the target's joint distribution as it is.
 
 The counts of all continuations of three tokens against their exact probabilities, as in
-`test_losslessness`. The target writes letters, whole ones and halves of é, and pairs of letters.
+`lossless.py`. The target writes letters, whole ones and halves of é, and pairs of letters.
 """
 
 from __future__ import annotations
@@ -75,42 +75,29 @@ BETWEEN = drafter().between(259)
 INTERSECTION = Affinity.intersection(Vocabulary.between(OURS, THEIRS))
 
 
-@pytest.mark.parametrize(
-    ("affinity", "temperature", "method"),
-    [
-        (BETWEEN, 1.0, "token"),
-        pytest.param(BETWEEN, 0.7, "block", marks=SLOW),
-        pytest.param(INTERSECTION, 1.0, "token", marks=SLOW),
-        (INTERSECTION, 0.7, "block"),
-    ],
-)
-def test_token_level_methods_are_lossless(
-    affinity: Affinity, temperature: float, method: str
-) -> None:
-    assert p_value(by_affinity(affinity), temperature, method) > FALSE_ALARM
-
-
 def exact_match() -> ExactMatch:
     return ExactMatch(drafter(), draft_length=3)
 
 
-@pytest.mark.parametrize("temperature", [1.0, pytest.param(0.7, marks=SLOW)])
-def test_string_level_exact_match_is_lossless(temperature: float) -> None:
-    assert p_value(exact_match(), temperature) > FALSE_ALARM
+PROPOSERS: dict[str, Callable[[], Proposer]] = {
+    "between": lambda: by_affinity(BETWEEN),
+    "intersection": lambda: by_affinity(INTERSECTION),
+    "exact match": exact_match,
+}
+FAST = [("between", 1.0, "token"), ("intersection", 0.7, "block"), ("exact match", 1.0, "token")]
+OTHERS = [("between", 0.7, "block"), ("intersection", 1.0, "token"), ("exact match", 0.7, "token")]
+CASES = [
+    *((*case, SAMPLES) for case in FAST),
+    *(pytest.param(*case, SAMPLES, marks=SLOW) for case in OTHERS),
+    *(pytest.param(*case, 10**6, marks=SLOW) for case in FAST),
+]
 
 
-@SLOW
-@pytest.mark.parametrize(
-    ("proposer", "method"),
-    [
-        (lambda: by_affinity(BETWEEN), "token"),
-        (lambda: by_affinity(INTERSECTION), "block"),
-        (exact_match, "token"),
-    ],
-    ids=["between", "intersection, block", "exact match"],
-)
-def test_a_million_texts_of_each_method(proposer: Callable[[], Proposer], method: str) -> None:
-    assert p_value(proposer(), 1.0, method, 10**6) > FALSE_ALARM
+@pytest.mark.parametrize(("name", "temperature", "method", "samples"), CASES)
+def test_a_drafter_with_another_tokenizer_is_lossless(
+    name: str, temperature: float, method: str, samples: int
+) -> None:
+    assert p_value(PROPOSERS[name](), temperature, method, samples) > FALSE_ALARM
 
 
 def test_control_another_q_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,12 +12,10 @@ from table_model import TableModel, greedy, pruned
 from test_hooks import no_repeats, process, stale
 from test_parts import (
     AFFINITY,
-    CAUGHT,
     DRAFTER,
     TARGET,
     VOCABULARY,
     decoder,
-    p_value,
 )
 from torch import Tensor
 
@@ -27,7 +23,7 @@ import rdk_cuda
 from rdk_cuda import RecentTokens
 from rdk_cuda.decoding import DrafterTree, Proposal, Proposer, SpeculativeDecoder, Step
 from rdk_cuda.decoding.generation import Continuation
-from rdk_cuda.decoding.trees import DraftTree, branch
+from rdk_cuda.decoding.trees import branch
 
 SIZE = TARGET.size
 HEAD = ((DRAFTER.T + 1).contiguous(), None)
@@ -63,51 +59,6 @@ PROPOSERS: dict[str, Any] = {
 }
 
 
-def test_control_drawn_from_other_rows_than_told_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fixed tokens are left in the rows that the drawn one is judged by."""
-    draft = rdk_cuda.draft
-
-    def unmasked(draft_logits: Tensor, *given: Any, **options: Any) -> Any:
-        drawn = draft(draft_logits, *given, **options)
-        return replace(drawn, logits=draft_logits.nan_to_num(neginf=0.0))
-
-    monkeypatch.setattr(rdk_cuda.functional, "draft", unmasked)
-    assert p_value(mixed(), 2_000, 1.0) < CAUGHT
-
-
-def test_control_dropping_unlikely_drawn_tokens_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A drawn node with a value of its own q."""
-    add = DraftTree.add
-
-    def wrong(self: DraftTree, parent: int, fixed: Any, drawn: int, row: int) -> None:
-        add(self, parent, fixed, drawn if drawn < 3 else -1, row)
-
-    monkeypatch.setattr(DraftTree, "add", wrong)
-    assert p_value(mixed(), 2_000, 1.0) < CAUGHT
-
-
-def test_control_rows_of_other_nodes_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The target's rows of the nodes, one node further."""
-    walk = rdk_cuda.verify_tree
-
-    def wrong(logits: Tensor, *rest: Any, **options: Any) -> Any:
-        return walk(torch.cat([logits[:, :1], logits[:, 1:].roll(1, 1)], 1), *rest, **options)
-
-    monkeypatch.setattr(rdk_cuda.functional, "verify_tree", wrong)
-    assert p_value(RandomTrees(), 2_000, 1.0) < CAUGHT
-
-
-def test_control_one_key_for_all_steps_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step's words again: every first token of a step looks right, and the joint does not."""
-    walk = rdk_cuda.verify_tree
-
-    def wrong(*given: Any, **options: Any) -> Any:
-        return walk(*given, **options | {"positions": torch.zeros_like(options["positions"])})
-
-    monkeypatch.setattr(rdk_cuda.functional, "verify_tree", wrong)
-    assert p_value(RandomTrees(), 2_000, 1.0) < CAUGHT
-
-
 @pytest.mark.parametrize("kind", ["processed", "raw"])
 def test_log_probabilities_are_those_of_the_target(kind: Any) -> None:
     tokens, _, logprobs = decoder(mixed()).generate(
@@ -120,24 +71,6 @@ def test_log_probabilities_are_those_of_the_target(kind: Any) -> None:
             for n, token in enumerate(new)
         ]
         assert found == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("method", ["token", "block"])
-@pytest.mark.parametrize("kind", ["processed", "raw"])
-def test_log_probabilities_have_the_bits_that_they_have_alone(kind: Any, method: str) -> None:
-    """Also where a sequence has no nodes, and alone so no tree."""
-    most = [1, 2, 5, 14]
-    for seed in range(3):
-        options: dict[str, Any] = {"logprobs": kind, "temperature": 0.7, "top_p": 0.9}
-        together = decoder(mixed(), method).generate(
-            PROMPTS, max_new_tokens=most, seeds=[seed] * 4, **options
-        )
-        for b, prompt in enumerate(PROMPTS):
-            alone = decoder(mixed(), method).generate(
-                [prompt], max_new_tokens=most[b], seeds=[seed], **options
-            )
-            assert alone.tokens == [together.tokens[b]]
-            assert alone.logprobs == [together.logprobs[b]]
 
 
 def test_processors_are_asked_about_each_branch() -> None:
@@ -183,23 +116,6 @@ def test_nobody_is_asked_about_branches_beyond_the_room() -> None:
     found = short.generate(PROMPTS[2:3], max_new_tokens=12, temperature=0, allowed=all_allowed)
     assert min(asked) == 1
     assert found.tokens == [greedy(TARGET, PROMPTS[2], 12)]
-
-
-def test_masks_belong_to_branches_too() -> None:
-    """No token may follow itself."""
-
-    def allowed(sequences: Sequence[Continuation], rows: int) -> Tensor:
-        words = torch.full((len(sequences), rows, 1), 2**SIZE - 1, dtype=torch.int32)
-        for b, s in enumerate(sequences):
-            known = [*s.tokens[-1:], *s.drafts]
-            for j, last in enumerate(known[:rows]):
-                words[b, j] ^= 1 << last
-        return words
-
-    result = decoder(mixed()).generate(PROMPTS, max_new_tokens=60, seeds=1, allowed=allowed)
-    assert sum(result.statistics.accepted) > 0
-    for prompt, new in zip(PROMPTS, result.tokens, strict=True):
-        assert all(a != b for a, b in itertools.pairwise([prompt[-1], *new]))
 
 
 def test_kinds_tell_a_rejected_tree_from_one_that_ended() -> None:

@@ -41,7 +41,7 @@ def prompts(tiny: ModelPair) -> list[Prompt]:
     return held_out_prompts(tiny.tokenizer)[:7]
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", [2, pytest.param(1, marks=pytest.mark.ci)])
 def test_every_way_gives_every_prompt_its_tokens_and_greedy_ones_are_the_same(
     ways: list[Way], prompts: list[Prompt], batch: int
 ) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import rdk_cuda
 from examples.demo import experiment, report
 from examples.demo.__main__ import main
 from examples.demo.checks import Check
+from profiling.machine import ROOT
 from tests import interruptible
 
 from .conftest import SHORT
@@ -81,48 +83,33 @@ def test_two_files_are_written_and_everything_measured_is_printed(
     assert "Warning" not in printed
 
 
-def test_the_file_has_the_figures_and_how_they_came_about(finished: tuple[Path, str]) -> None:
+def fields(value: Any, at: str = "") -> Iterator[str]:
+    """Of dictionaries inside of each other; of a list those of its last entry."""
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        yield f"{at}.{name}"
+        yield from fields(inner, f"{at}.{name}")
+    if isinstance(value, list) and value:
+        yield from fields(value[-1], at)
+
+
+def test_the_file_has_the_fields_of_the_committed_one_and_every_method_and_way(
+    finished: tuple[Path, str],
+) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
     text = (finished[0] / "results.json").read_text(encoding="utf-8")
     results: dict[str, Any] = json.loads(text, parse_constant=refuse)
-    rows = results["acceptance"]
-    assert [row["method"] for row in rows] == METHODS
-    pruned = [100, 100, 100, 108, 108, 25, 25, 25, 33, 33]
-    assert [row["head_rows"] for row in rows] == [400, *pruned]
-    for row in rows:
-        # With virtual tokens, dynamic ones are there only where they help.
-        dynamic = {"dynamic tokens": (0.1, 16), "virtual+dynamic": (0, 16)}
-        least, most = dynamic.get(row["method"], (0, 0))
-        assert least <= row["dynamic_columns"] <= most
-        acceptance = row["acceptance"]
-        assert 0 < acceptance["low"] <= acceptance["value"] <= acceptance["high"] < 1
-    speeds = results["speed"]
-    assert [(row["temperature"], row["way"]) for row in speeds] == [
-        (temperature, way) for temperature in (0.0, 1.0) for way in WAYS
-    ]
-    for row in speeds:
-        assert row["tokens"] == speeds[0]["tokens"] >= 10 * 8
-        assert row["tokens_per_second"] > 0
-        assert 0 < row["relative_speed"]["low"] <= row["relative_speed"]["value"]
-        known = not row["way"].startswith("Transformers")
-        assert row["draft_length"] in ((0, 4) if known else (None,))
-        assert (row["target_passes_per_token"] is not None) is known
-    assert sum(row["chosen"] for row in speeds) == 2
-    settings = results["settings"]
-    assert settings["keep"] == [0.25, 0.0625]
-    assert settings["batches"] == [1]
-    assert [settings[name] for name in ("virtual", "dynamic", "window")] == [8, 16, 256]
-    assert results["versions"]["rdk_cuda"] == rdk_cuda.__version__
-    assert results["versions"]["threads"] == 1
-    assert results["positions"]["held_out"] >= 400
-    assert results["elapsed_seconds"] > 0
-    assert results["times_doubt"] is None or "do not trust" in results["times_doubt"]
+    recorded = json.loads((ROOT / "profiling/results/demo/results.json").read_text("utf-8"))
+    assert set(fields(recorded)) <= set(fields(results))
+    assert [row["method"] for row in results["acceptance"]] == METHODS
+    speeds = [(row["temperature"], row["way"]) for row in results["speed"]]
+    assert speeds == [(temperature, way) for temperature in (0.0, 1.0) for way in WAYS]
+    for row in results["acceptance"]:
+        assert 0 < row["acceptance"]["low"] <= row["acceptance"]["high"] < 1
+    assert sum(row["chosen"] for row in results["speed"]) == 2
     assert [check["passed"] for check in results["checks"]] == [True, True]
-    shown = results["continuation"]
-    assert len(shown["tokens"]) == len(shown["pieces"]) == len(shown["kinds"]) == 8
-    assert set(shown["kinds"]) <= {"accepted", "out_of_vocabulary", "resampled", "bonus"}
+    assert results["versions"]["rdk_cuda"] == rdk_cuda.__version__
 
 
 def test_a_prompt_of_the_user_is_continued_and_a_failed_check_is_the_exit_code(

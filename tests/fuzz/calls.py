@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -16,7 +15,17 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import reference
-from rdk_cuda._ops.contract import DYNAMIC, IDS, LIMITS, LOGITS, LONG, OPERATORS, Number, shape_of
+from rdk_cuda._ops.contract import (
+    DYNAMIC,
+    IDS,
+    LIMITS,
+    LOGITS,
+    LONG,
+    OPERATORS,
+    Argument,
+    Number,
+    shape_of,
+)
 from rdk_cuda.affinity import Affinity
 from tests import generators
 
@@ -60,8 +69,7 @@ def make_call(
     """Argument set ``index``; ``without`` leaves out some of its changes."""
     values = Values(Random(f"{seed}/{index}"))
     operator = values.random.choice(operators)
-    make = MAKERS.get(operator)
-    call = Call(operator, make(values) if make else by_contract(values, operator))
+    call = Call(operator, valid(values, operator))
     original = dict(call.arguments)
     count = values.random.choices([0, 1, 2, 3], [45, 40, 12, 3])[0]
     for i in range(count):
@@ -94,6 +102,10 @@ class Values:
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability
+
+    def some(self, shape: tuple[int, ...], share: float) -> Tensor:
+        """Bools, of which so many are true."""
+        return torch.rand(shape, generator=self.generator) < share
 
     def affinity(self) -> Affinity:
         size = LARGE if self.chance(0.01) else self.random.choice(TARGET_SIZES)
@@ -135,337 +147,227 @@ class Values:
         ]
         return torch.tensor(values, dtype=dtype)
 
-    def dynamic(
-        self, leading: tuple[int, ...], size: int, dtype: torch.dtype
-    ) -> dict[str, Tensor | None]:
-        if self.chance(0.4):
-            return {"dynamic_tokens": None, "dynamic_logits": None}
-        shape = (*leading, self.random.choice([0, 1, 2, 3, 8]))
-        tokens = self.tokens(math.prod(shape), size, torch.int32, worst=0.3)
-        return {
-            "dynamic_tokens": tokens.reshape(shape),
-            "dynamic_logits": self.logits(shape, dtype),
-        }
+
+# ------------------------------------------------------------------------- by the contract
+
+# How often an optional argument is given, by name; of limits, where there are any.
+GIVEN = dict(allowed=0.3, draft_stats=0.4, draft_rows=0.4, branches=0.5, bias=0.5)
+GIVEN |= dict(slots=0.5, place_id=0.3, drawn=0.5, residuals=0.25) | dict.fromkeys(LIMITS, 0.6)
+USUAL: dict[str, tuple[list[float], list[float]]] = {
+    "top_k": ([0, 1, 2, 2**31 - 1], [-1, -(2**31)]),
+    "top_p": ([1.0, 0.5, 0.9, 1e-6, 1e-45], [0.0, -1.0, 2.0, math.nan]),
+    "min_p": ([0.0, 0.1, 1.0, 1e-45], [-1.0, 2.0, math.nan]),
+}
+WORST_STATS = [math.nan, math.inf, -math.inf, 0.0, -1.0, 3e38, -3e38, 1e-45]
 
 
-def of_affinity(values: Values, operator: str, made: Affinity) -> dict[str, Tensor | None]:
+def valid(values: Values, operator: str) -> dict[str, Any]:
+    """A call whose sizes agree; a few numbers are out of range."""
+    random, rules = values.random, OPERATORS[operator].arguments
+    made, trees = values.affinity(), operator == "verify_tree"
+    lengths = [
+        random.choice([0, 1, 2, 5, 12] if trees else [0, 1, 2, 3, 4, 9])
+        for _ in range(random.randint(0, 4))
+    ]
+    absent = absent_from(values, operator)
+    sizes: dict[str, Any] = {"...": random.choice(LEADING), "B": len(lengths), "W": 0}
+    sizes["N"] = count = sum(lengths) + random.choice([0, 0, 0, 1, 3])
+    sizes["M"] = count if "draft_rows" in absent else random.choice([0, 1, count, count + 3])
+    sizes |= {"V_t": made.target_size, "V_d": made.draft_size, "R": made.rank}
+    sizes |= {"C": random.choice([0, 1, 2, 3, 8]), "K": random.choice([1, 2, 4])}
+    sizes |= {"V": random.choice([0, 1, 2, 9, 40]), "d": random.choice([1, 2, 15, 16, 17, 33])}
+    sizes["J"] = random.randint(0, sizes["K"])
+    sizes["S"] = random.choice([len(lengths), len(lengths) + 2, max(len(lengths) - 1, 0)])
+    sizes["limited"] = int(any(name in rules and name not in absent for name in LIMITS))
+    numbers = {n: number(values, n, r, sizes) for n, r in rules.items() if isinstance(r, Number)}
+    if operator == "sum_shard" and numbers["max_draft"] == MOST:
+        # Two changes would make the call of no sequence one of a sequence, with 48 GiB of sums.
+        numbers["max_draft"] = 4
+    sizes |= numbers
+    dtypes = {name: random.choice(LOGITS) for name in rules}
     tensors = {
-        name: getattr(made, name)
-        for name, rule in OPERATORS[operator].tensors.items()
+        name: None
+        if name in absent
+        else getattr(made, name)
         if rule.affinity
+        else tensor(values, name, rule, sizes, dtypes[rule.dtype_of or name], lengths)
+        for name, rule in OPERATORS[operator].tensors.items()
+        if name not in ("sums", "target_logits")
     }
-    without_bias = not made.is_biased and values.chance(0.5)
-    return tensors | ({"bias": None} if without_bias else {})
+    if "bias" in tensors and rules["bias"].affinity and not made.is_biased and values.chance(0.5):
+        tensors["bias"] = None
+    arguments = {**tensors, **numbers}
+    if "target_logits" in rules:
+        add_target(values, operator, arguments, sizes, lengths)
+    return {name: arguments[name] for name in rules}
 
 
-def redistribute(values: Values, operator: str = "redistribute") -> dict[str, Any]:
-    made, leading = values.affinity(), values.random.choice(LEADING)
-    dtype = values.random.choice(LOGITS)
-    arguments = {
-        "draft_logits": values.logits((*leading, made.draft_size), dtype),
-        "temperature": values.temperatures(leading),
-    }
-    if operator == "draft":
-        arguments |= {"step_keys": values.integers(leading), "positions": values.integers(leading)}
-    dynamic = values.dynamic(leading, made.target_size, dtype)
-    given: dict[str, Any] = limits(values, leading, made.draft_size)
-    if operator == "draft":
-        branches = values.tokens(math.prod(leading), 2**24, torch.int32, worst=0.2)
-        given |= {"branches": branches.reshape(leading) if values.chance(0.5) else None}
-    return {**arguments, **of_affinity(values, operator, made), **dynamic, **given}
-
-
-def draft(values: Values) -> dict[str, Any]:
-    return redistribute(values, "draft")
-
-
-def draft_step(values: Values) -> dict[str, Any]:
-    """Into rows with room for more than are drafted, or with slots, some of them no row's."""
-    whole, random = draft(values), values.random
-    rows = whole["draft_logits"].reshape(-1, whole["draft_logits"].shape[-1])
-    batch, places = len(rows), random.choice([1, 2, 3])
-    slots = random.choice([batch, batch, batch + 2, max(batch - 1, 0)])
-    limited = any(whole[name] is not None for name in LIMITS)
-    flat = {n: whole[n] if whole[n] is None else whole[n].reshape(batch) for n in LIMITS}
-    dynamic = {
-        n: whole[n] if whole[n] is None else whole[n].reshape(batch, whole[n].shape[-1])
-        for n in DYNAMIC
-    }
-
-    def memory(*shape: int, dtype: torch.dtype) -> Tensor:
-        return torch.full((slots, places, *shape), 99, dtype=dtype)
-
-    kept = {
-        f"step_{n}": None if tensor is None else memory(tensor.shape[1], dtype=tensor.dtype)
-        for n, tensor in dynamic.items()
-    }
-    ids = values.tokens(batch, max(slots, 1), random.choice([torch.int64, torch.int32]), 0.2)
-    unlike = len(set(ids.tolist())) == batch  # two rows of one slot would write to one place
-    given = {
-        "draft_logits": rows,
-        "step_tokens": memory(dtype=torch.int64),
-        "step_stats": memory(2 + whole["spread"].shape[1] + limited, dtype=torch.float32),
-        "step_keys": torch.full((slots,), 99),
-        "step_logits": memory(rows.shape[1], dtype=rows.dtype),
-        **kept,
-        "place": random.choice([*range(places), places, -1] if values.chance(0.1) else [0]),
-        "temperature": whole["temperature"].reshape(batch),
-        "seeds": whole["step_keys"].reshape(batch),
-        "positions": whole["positions"].reshape(batch),
-        **dynamic,
-        **flat,
-        "slots": ids if unlike and values.chance(0.5) else None,
-        "place_id": torch.tensor([random.randint(-1, places)]) if values.chance(0.3) else None,
-    }
-    return {n: (whole | given)[n] for n in OPERATORS["draft_step"].arguments}
-
-
-def verify_step(values: Values) -> dict[str, Any]:
-    made, random = values.affinity(), values.random
-    sequences, places = random.choice([0, 1, 2, 4]), random.choice([1, 2, 4])
-    drafts, dtype = random.randint(0, places), random.choice(LOGITS)
-    tokens = values.tokens(sequences * drafts, made.target_size, random.choice(IDS), 0.1)
-    target = values.logits((sequences * (drafts + 1), made.target_size), random.choice(LOGITS))
+def absent_from(values: Values, operator: str) -> set[str]:
+    """Arguments that are not given."""
+    tensors = OPERATORS[operator].tensors
+    absent = {n for n, rule in tensors.items() if rule.optional and not rule.affinity
+              and n in GIVEN and not values.chance(GIVEN[n])}  # fmt: skip
     if values.chance(0.5):
-        accept(target, tokens, [drafts] * sequences)
-    given = truncation(values, sequences, len(target), made.target_size)
-    shape = sequences, drafts + 1
-    if given["allowed"] is not None:
-        given["allowed"] = given["allowed"].unflatten(0, shape)
-    stats = draft_stats(values, sequences * places, made.rank)
-    return {
-        "target_logits": target.unflatten(0, shape),
-        "draft_logits": values.logits((sequences, places, made.draft_size), dtype),
-        "draft_stats": stats.unflatten(0, (sequences, places)),
-        "draft_token_ids": tokens.reshape(sequences, drafts),
-        "target_temperature": values.temperatures((sequences,)),
-        "draft_temperature": values.temperatures((sequences,)),
-        "step_keys": values.integers((sequences,)),
-        "positions": values.integers((sequences,)),
-        **of_affinity(values, "verify_step", made),
-        **values.dynamic((sequences, places), made.target_size, dtype),
-        **given,
-    }
-
-
-def overlap(values: Values) -> dict[str, Any]:
-    made, leading = values.affinity(), values.random.choice(LEADING)
-    dtype, of_target = values.random.choice(LOGITS), values.random.choice(LOGITS)
-    return {
-        "target_logits": values.logits((*leading, made.target_size), of_target),
-        "draft_logits": values.logits((*leading, made.draft_size), dtype),
-        "target_temperature": values.temperatures(leading),
-        "draft_temperature": values.temperatures(leading),
-        **of_affinity(values, "overlap", made),
-        **values.dynamic(leading, made.target_size, dtype),
-    }
-
-
-def overlap_backward(values: Values) -> dict[str, Any]:
-    """Of bits and stats that need not belong together."""
-    made, leading = values.affinity(), values.random.choice(LEADING)
-    rows, dtype = math.prod(leading), values.random.choice(LOGITS)
-    below = torch.empty(*leading, -(-made.target_size // 32), dtype=torch.int32)
-    return {
-        "grad": torch.randn(leading, generator=values.generator),
-        "below": below.random_(-(2**31), 2**31, generator=values.generator),
-        "stats": stats(values, rows, made.rank, 3).reshape(*leading, 3 + made.rank),
-        "draft_logits": values.logits((*leading, made.draft_size), dtype),
-        "draft_temperature": values.temperatures(leading),
-        **of_affinity(values, "overlap_backward", made),
-        **values.dynamic(leading, made.target_size, dtype),
-    }
-
-
-def verify(values: Values) -> dict[str, Any]:
-    made, random = values.affinity(), values.random
-    lengths = [random.choice([0, 1, 2, 3, 4, 9]) for _ in range(random.randint(0, 4))]
-    sequences, drafts = len(lengths), sum(lengths) + random.choice([0, 0, 0, 1, 3])
-    rows = None
-    available = drafts
+        absent |= set(LIMITS)
     if values.chance(0.4):
-        available = random.choice([0, 1, drafts, drafts + 3])
-        rows = values.tokens(drafts, max(available, 1), torch.int32, worst=0.2)
-    dtype = random.choice(LOGITS)
-    tokens = values.tokens(drafts, made.target_size, random.choice([torch.int64, torch.int32]), 0.1)
-    target_rows = drafts + sequences + random.choice([0, 0, 2])
-    target = values.logits((target_rows, made.target_size), random.choice(LOGITS))
-    offsets = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    if values.chance(0.5):
-        accept(target, tokens, lengths)
-    if values.chance(0.15):
-        worst = [-1, drafts, drafts + 1, drafts - 1, *WORST_32]
-        offsets[random.randrange(sequences + 1)] = random.choice(worst)
-    arguments = {
-        "target_logits": target,
-        "draft_logits": values.logits((available, made.draft_size), dtype),
-        "draft_stats": None,
-        "draft_rows": rows,
-        "draft_token_ids": tokens,
-        "draft_offsets": offsets,
-        "target_temperature": values.temperatures((sequences,)),
-        "draft_temperature": values.temperatures((sequences,)),
-        "step_keys": values.integers((sequences,)),
-        "positions": values.integers((sequences,)),
-        **of_affinity(values, "verify", made),
-        "max_draft": max_draft(random, sequences),
-        **values.dynamic((available,), made.target_size, dtype),
-    }
-    if values.chance(0.4):
-        arguments["draft_stats"] = draft_stats(values, available, made.rank)
-    return arguments | truncation(values, sequences, target_rows, made.target_size)
+        absent |= {f"{kept}{name}" for name in DYNAMIC for kept in ("", "step_")}
+    if operator == "verify_tree":
+        absent.discard("draft_rows")
+        if values.chance(0.4):  # of fixed nodes alone
+            absent |= {n for n, rule in tensors.items() if rule.needed_with}
+            absent |= {"draft_stats", "bias"}
+    if "drawn" in absent:
+        absent.add("residuals")
+    return absent & set(tensors)
 
 
-def sum_shard(values: Values) -> dict[str, Any]:
-    whole = verify(values)
-    # Two changes would make the call of no sequence one of a sequence, with 48 GiB of sums.
-    longest = whole["max_draft"] if whole["max_draft"] != MOST else 4
-    shard = {"max_draft": longest, **shard_of(values, whole)}
-    names = ("target_logits", "draft_token_ids", "draft_offsets", "target_temperature")
-    return {**{name: (whole | shard)[name] for name in names}, **shard}
-
-
-def shard_of(values: Values, whole: dict[str, Any]) -> dict[str, Any]:
-    """Some columns from a chunk on, and padding where there are no more."""
-    target = whole["target_logits"]
-    size = target.shape[1]
-    first = values.random.choice([0, 0, 0, 1, size // 1024, 2**18])
-    width = values.random.choice([1, 3, size, size + 2, 1024, 1025])
-    columns = target[:, first * 1024 : first * 1024 + width]
-    padding = target.new_full((target.shape[0], width - columns.shape[1]), math.nan)
-    shard = torch.cat([columns, padding], 1)
-    if values.chance(0.05):  # that are refused
-        refused = (-1, size), (2**18 + 1, size), (first, 0), (first, 2**28 + 1)
-        first, size = values.random.choice(refused)
-    return {"target_logits": shard, "first_chunk": first, "target_size": size}
-
-
-def verify_shard(values: Values) -> dict[str, Any]:
-    """Of sums that all ranks have made, or of any; and likewise what they have drawn."""
-    whole = verify(values)
-    made, size = shard_of(values, whole), whole["target_logits"].shape[1]
-    sequences, chunks = whole["target_temperature"].numel(), -(-size // 1024)
-    longest = min(max(whole["max_draft"], 0), MOST)
-    if sequences == 0:
-        sums = torch.zeros(0, longest + 1, chunks + 1, 2)
-    else:  # a number out of range is refused, whatever the sums are
-        names = ("target_logits", "draft_token_ids", "draft_offsets", "target_temperature")
-        given = (whole[name] for name in names)
-        sums = reference.sum_shard(*given, longest if longest < 1000 else 0, 0, size)
-    worst = torch.tensor([math.inf, -math.inf, 3e38, -1.0, 5000.0])
-
-    def spoilt(pairs: Tensor) -> Tensor:
-        """Some of them, both numbers, with what no rank makes."""
-        some = torch.rand(pairs.shape[:-1], generator=values.generator) < 0.2
-        which = torch.randint(5, pairs.shape, generator=values.generator)
-        return torch.where(some[..., None], worst[which], pairs)
-
-    drawn = values.integers((sequences,))
-    drawn[torch.rand(sequences, generator=values.generator) < 0.7] = 2**63 - 1
-    residuals = spoilt(torch.rand(sequences, chunks, 2, generator=values.generator))
-    known = values.random.choice([0, 0, 1, 2])
-    stats = whole["draft_stats"]
-    if stats is None:
-        stats = draft_stats(values, *whole["draft_logits"].shape[:1], whole["spread"].shape[1])
-    changed = {
-        "target_logits": made["target_logits"],
-        "sums": spoilt(sums) if values.chance(0.3) else sums,
-        "draft_stats": stats,
-        "first_chunk": made["first_chunk"],
-        "drawn": drawn if known else None,
-        "residuals": residuals if known == 2 else None,
-    }
-    return {name: (whole | changed)[name] for name in OPERATORS["verify_shard"].arguments}
-
-
-def verify_tree(values: Values) -> dict[str, Any]:
+def number(values: Values, name: str, rule: Number, sizes: dict[str, Any]) -> int:
     random = values.random
-    size = LARGE if values.chance(0.01) else random.choice(TARGET_SIZES)
-    lengths = [random.choice([0, 1, 2, 5, 12]) for _ in range(random.randint(0, 4))]
-    sequences, nodes = len(lengths), sum(lengths) + random.choice([0, 0, 0, 1, 3])
-    target_rows = nodes + sequences + random.choice([0, 0, 2])
-    parents = [random.randint(-1, node - 1) for length in lengths for node in range(length)]
-    parents += [random.choice(WORST_32) for _ in range(nodes - len(parents))]
-    for _ in range(random.randint(0, 3) if nodes and values.chance(0.3) else 0):
-        parents[random.randrange(nodes)] = random.choice([*WORST_32, random.randrange(nodes)])
-    offsets = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    if values.chance(0.15):
-        worst = [-1, nodes, nodes + 1, nodes - 1, *WORST_32]
-        offsets[random.randrange(sequences + 1)] = random.choice(worst)
-    token_type = random.choice([torch.int64, torch.int32])
-    made = values.affinity() if values.chance(0.6) else None
-    size = size if made is None else made.target_size
-    given = truncation(values, sequences, target_rows, size)
-    del given["logprobs"]
-    tokens = values.tokens(nodes, size, token_type, 0.1)
-    target = values.logits((target_rows, size), random.choice(LOGITS))
-    if values.chance(0.5):
-        accept(target, tokens, lengths, parents)
-    return {
-        "target_logits": target,
-        "tree_token_ids": tokens,
-        "parents": torch.tensor(parents, dtype=torch.int32),
-        "tree_offsets": offsets,
-        "temperature": values.temperatures((sequences,)),
-        "step_keys": values.integers((sequences,)),
-        "positions": values.integers((sequences,)),
-        "max_depth": max_draft(random, sequences),
-        **drafter(values, made, nodes, sequences),
-        **given,
-    }
+    if name in ("max_draft", "max_depth"):
+        return max_draft(random, sizes["B"])
+    if name == "target_size":
+        return 2**28 + 1 if values.chance(0.02) else int(sizes["V_t"])
+    usual = {
+        "method": [0, 1],
+        "logprobs": [0, 0, 0, 1, 2],
+        "place": [0],
+        "first_chunk": [0, 0, 0, 1, sizes["V_t"] // 1024, 2**18],
+    }.get(name, [rule.least, rule.least + 1, rule.most])
+    worst = [rule.least - 1, min(rule.most + 1, 2**40), *([sizes["K"]] if name == "place" else [])]
+    return random.choice(worst if values.chance(0.05) else usual)
 
 
-def drafter(values: Values, made: Affinity | None, nodes: int, sequences: int) -> dict[str, Any]:
-    """What some nodes of trees were drawn from, or nothing."""
-    names = [n for n, rule in OPERATORS["verify_tree"].tensors.items() if rule.needed_with]
-    nothing = dict.fromkeys([*names, "draft_stats", "bias"])
-    if made is None:
-        return nothing
-    available, dtype = values.random.choice([0, 1, nodes, nodes + 3]), values.random.choice(LOGITS)
-    rows = values.tokens(nodes, max(available, 1), torch.int32, worst=0.2)
-    rows[torch.rand(nodes, generator=values.generator) < 0.4] = -1
-    return {
-        "draft_logits": values.logits((available, made.draft_size), dtype),
-        "draft_stats": draft_stats(values, available, made.rank) if values.chance(0.3) else None,
-        "draft_rows": rows,
-        "draft_temperature": values.temperatures((sequences,)),
-        **of_affinity(values, "verify_tree", made),
-        **values.dynamic((available,), made.target_size, dtype),
-    }
+def tensor(
+    values: Values,
+    name: str,
+    rule: Argument,
+    sizes: dict[str, Any],
+    dtype: torch.dtype,
+    lengths: list[int],
+) -> Tensor | None:
+    """Of its contract's shape and dtype, with the values that its name stands for."""
+    random = values.random
+    choices = rule.shape.replace("2 + R or 3 + R", f"{2 + values.chance(0.3)} + R")
+    shape = shape_of(rule._replace(shape=choices.removeprefix(">= ")), sizes)
+    if choices.startswith(">= "):
+        shape = (shape[0] + random.choice([0, 0, 2]), *shape[1:])
+    count = math.prod(shape)
+    if rule.written:
+        return torch.full(shape, 99, dtype=dtype if rule.dtypes == LOGITS else rule.dtypes[0])
+    if rule.dtypes == LOGITS:
+        return values.logits(shape, dtype)
+    if name.endswith("temperature"):
+        return values.temperatures(shape)
+    if name in LIMITS:
+        usual, worst = USUAL[name]
+        usual = [*usual, sizes.get("V_d", 0), sizes["V_t"]] if name == "top_k" else usual
+        drawn = random.choices([*usual, *worst] if values.chance(0.1) else usual, k=count)
+        return torch.tensor(drawn, dtype=rule.dtypes[0]).reshape(shape)
+    if name in ("allowed", "below"):
+        words = torch.empty(shape, dtype=torch.int32)
+        words.random_(-(2**31), 2**31, generator=values.generator)
+        return words.fill_(random.choice([0, -1, 1])) if values.chance(0.2) else words
+    if name.endswith("stats"):
+        return stats(values, shape)
+    if name.endswith("offsets"):
+        return offsets(values, lengths, sizes["N"])
+    if name == "parents":
+        return parents(values, lengths, sizes["N"])
+    if name == "draft_rows":
+        rows = values.tokens(count, max(sizes["M"], 1), torch.int32, worst=0.2)
+        return rows.masked_fill(values.some(shape, 0.4), -1) if rule.needed_with else rows
+    if name == "slots":
+        ids = values.tokens(count, max(sizes["S"], 1), random.choice(IDS), 0.2)
+        # Two rows of one slot would write to one place.
+        return ids if len(set(ids.tolist())) == count else None
+    if name == "place_id":
+        return torch.tensor([random.randint(-1, sizes["K"])])
+    if name == "grad":
+        return torch.randn(shape, generator=values.generator)
+    if name == "residuals":
+        return spoilt(values, torch.rand(shape, generator=values.generator))
+    if rule.dtypes == LONG:
+        drawn = values.integers(shape)
+        return drawn.masked_fill(values.some(shape, 0.7), 2**63 - 1) if name == "drawn" else drawn
+    universe = {"branches": 2**24, "tokens": max(sizes["V"], 1)}.get(name, sizes["V_t"])
+    worst = 0.1 if name.endswith("token_ids") else 0.3
+    drawn = values.tokens(count, universe, random.choice(rule.dtypes), worst)
+    return drawn.reshape(shape)
 
 
-def limits(values: Values, leading: tuple[int, ...], size: int) -> dict[str, Tensor | None]:
-    """Top-k, top-p and min-p; in half of the calls none."""
-    if values.chance(0.5):
-        return dict.fromkeys(("top_k", "top_p", "min_p"))
-
-    def numbers(usual: list[float], worst: list[float], dtype: torch.dtype) -> Tensor | None:
-        choices = [*usual, *worst] if values.chance(0.1) else usual
-        drawn = values.random.choices(choices, k=math.prod(leading))
-        return torch.tensor(drawn, dtype=dtype).reshape(leading) if values.chance(0.6) else None
-
-    return {
-        "top_k": numbers([0, 1, 2, size, size + 1, 2**31 - 1], [-1, -(2**31)], torch.int32),
-        "top_p": numbers([1.0, 0.5, 0.9, 1e-6, 1e-45], [0.0, -1.0, 2.0, math.nan], torch.float32),
-        "min_p": numbers([0.0, 0.1, 1.0, 1e-45], [-1.0, 2.0, math.nan], torch.float32),
-    }
-
-
-def truncation(values: Values, sequences: int, rows: int, size: int) -> dict[str, Any]:
-    """Limits, masks, log-probabilities and a method."""
-    given = limits(values, (sequences,), size)
-    method = values.random.choice([-1, 2, 2**40] if values.chance(0.05) else [0, 1])
-    if values.chance(0.5):
-        return given | {"allowed": None, "logprobs": 0, "method": method}
-    words = torch.empty(rows, -(-size // 32), dtype=torch.int32)
-    words.random_(-(2**31), 2**31, generator=values.generator)
+def offsets(values: Values, lengths: list[int], count: int) -> Tensor:
+    made = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     if values.chance(0.3):
-        words.fill_(values.random.choice([0, -1, 1]))
-    return given | {
-        "allowed": words if values.chance(0.6) else None,
-        "logprobs": values.random.choice([0, 1, 2, 3] if values.chance(0.1) else [0, 1, 2]),
-        "method": method,
-    }
+        worst = [-1, count, count + 1, count - 1, *WORST_32]
+        made[values.random.randrange(len(made))] = values.random.choice(worst)
+    return made
+
+
+def parents(values: Values, lengths: list[int], count: int) -> Tensor:
+    random = values.random
+    made = [random.randint(-1, node - 1) for length in lengths for node in range(length)]
+    made += [random.choice(WORST_32) for _ in range(count - len(made))]
+    for _ in range(random.randint(0, 3) if count and values.chance(0.3) else 0):
+        made[random.randrange(count)] = random.choice([*WORST_32, random.randrange(count)])
+    return torch.tensor(made, dtype=torch.int32)
+
+
+def stats(values: Values, shape: tuple[int, ...]) -> Tensor:
+    """A maximum, a sum of at least 1 and more, or nothing that `draft` would return."""
+    made = torch.rand(shape, generator=values.generator)
+    made[..., 1] += 1.0
+    if made.numel() and values.chance(0.3):
+        flat = made.view(-1)
+        flat[values.random.randrange(len(flat))] = values.random.choice(WORST_STATS)
+    return made
+
+
+def add_target(
+    values: Values,
+    operator: str,
+    arguments: dict[str, Any],
+    sizes: dict[str, Any],
+    lengths: list[int],
+) -> None:
+    """The target's logits, in half of the calls nearly certain of all drafts; and a rank's part."""
+    rule = OPERATORS[operator].tensors["target_logits"]
+    shape = rule.shape.replace("W", "V_t")
+    target = tensor(values, "target_logits", rule._replace(shape=shape), sizes,
+                    values.random.choice(LOGITS), lengths)  # fmt: skip
+    assert target is not None
+    arguments["target_logits"] = target
+    tokens = next((arguments[n] for n in arguments if n.endswith("token_ids")), None)
+    if tokens is not None and values.chance(0.5):
+        each = [sizes["J"]] * sizes["B"] if tokens.dim() == 2 else lengths
+        tree = arguments["parents"].tolist() if "parents" in arguments else None
+        accept(target.view(-1, target.shape[-1]), tokens.flatten(), each, tree)
+    if "sums" in OPERATORS[operator].tensors:
+        arguments["sums"] = sums(values, arguments, sizes)
+    if "W" in rule.shape:
+        first, width = arguments["first_chunk"], values.random.choice([1, 3, 40, 1024, 1025])
+        columns = target[:, max(first, 0) * 1024 :][:, :width]
+        padding = target.new_full((target.shape[0], width - columns.shape[1]), math.nan)
+        arguments["target_logits"] = torch.cat([columns, padding], 1)
+
+
+def sums(values: Values, arguments: dict[str, Any], sizes: dict[str, Any]) -> Tensor:
+    """Those that all ranks have made, or with some that none makes."""
+    names = ("target_logits", "draft_token_ids", "draft_offsets", "target_temperature")
+    longest = min(max(arguments["max_draft"], 0), MOST)
+    if sizes["B"] == 0:
+        return torch.zeros(0, longest + 1, -(-sizes["V_t"] // 1024) + 1, 2)
+    # A number out of range is refused, whatever the sums are.
+    given = (arguments[name] for name in names)
+    exact = reference.sum_shard(*given, longest if longest < 1000 else 0, 0, sizes["V_t"])
+    return spoilt(values, exact)
+
+
+def spoilt(values: Values, pairs: Tensor) -> Tensor:
+    """Now and then some of them, both numbers, with what no rank makes."""
+    worst = torch.tensor([math.inf, -math.inf, 3e38, -1.0, 5000.0])
+    which = torch.randint(5, pairs.shape, generator=values.generator)
+    some = values.some(pairs.shape[:-1], 0.2 * values.chance(0.3))
+    return torch.where(some[..., None], worst[which], pairs)
 
 
 def accept(
@@ -487,72 +389,3 @@ def max_draft(random: Random, sequences: int) -> int:
     if sequences == 0 and random.random() < 0.1:
         return MOST  # nothing is allocated
     return random.choice(MAX_DRAFTS if random.random() < 0.2 else [0, 1, 2, 4, 4, 4])
-
-
-def draft_stats(values: Values, rows: int, rank: int) -> Tensor:
-    """Like those that `draft` returns, and sometimes like nothing that it would."""
-    return stats(values, rows, rank, 2 + values.chance(0.3))
-
-
-def stats(values: Values, rows: int, rank: int, others: int) -> Tensor:
-    """A maximum, a sum of at least 1 and more, or nothing that there could be."""
-    made = torch.rand(rows, others + rank, generator=values.generator)
-    made[:, 1] += 1.0
-    if rows and values.chance(0.3):
-        worst = [math.nan, math.inf, -math.inf, 0.0, -1.0, 3e38, -3e38, 1e-45]
-        made[values.random.randrange(rows), values.random.randrange(made.shape[1])] = (
-            values.random.choice(worst)
-        )
-    return made
-
-
-def gather_logits(values: Values) -> dict[str, Any]:
-    leading, dtype = values.random.choice(LEADING), values.random.choice(LOGITS)
-    vocabulary = values.random.choice([0, 1, 2, 9, 40])
-    hidden_size = values.random.choice([1, 2, 15, 16, 17, 33])
-    shape = (*leading, values.random.choice([0, 1, 2, 5]))
-    token_type = values.random.choice([torch.int32, torch.int64])
-    tokens = values.tokens(math.prod(shape), max(vocabulary, 1), token_type, worst=0.3)
-    return {
-        "hidden": values.logits((*leading, hidden_size), dtype),
-        "weight": values.logits((vocabulary, hidden_size), dtype),
-        "tokens": tokens.reshape(shape),
-        "bias": values.logits((vocabulary,), dtype) if values.chance(0.5) else None,
-    }
-
-
-def by_contract(values: Values, operator: str) -> dict[str, Any]:
-    """For an operator of no affinity, whose values may be any of their dtype."""
-    sizes = defaultdict(lambda: values.random.choice(TARGET_SIZES))
-    sizes["..."] = values.random.choice(LEADING)
-    dtype = values.random.choice(LOGITS)
-    arguments: dict[str, Any] = {}
-    for name, rule in OPERATORS[operator].arguments.items():
-        if isinstance(rule, Number):
-            outside = [rule.least - 1, rule.most + 1] if values.chance(0.05) else []
-            arguments[name] = values.random.choice(
-                [rule.least, rule.least + 1, rule.most, *outside]
-            )
-            continue
-        shape = shape_of(rule, sizes)
-        if rule.dtypes == LOGITS:
-            arguments[name] = values.logits(shape, dtype)
-        else:
-            make = values.integers if rule.dtypes == LONG else values.temperatures
-            arguments[name] = make(shape)
-    return arguments
-
-
-MAKERS = {
-    "redistribute": redistribute,
-    "draft": draft,
-    "draft_step": draft_step,
-    "verify": verify,
-    "verify_step": verify_step,
-    "verify_tree": verify_tree,
-    "sum_shard": sum_shard,
-    "verify_shard": verify_shard,
-    "gather_logits": gather_logits,
-    "overlap": overlap,
-    "overlap_backward": overlap_backward,
-}

@@ -459,8 +459,12 @@ def agrees_with_the_reference(operator: str, arguments: Arguments, outputs: Outp
         return
     trace = reference.Trace()
     expected = function(**arguments, dtype=torch.float64, trace=trace)
-    expected = expected[0] if isinstance(expected, tuple) else expected
-    different = outputs[0] != expected
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    different = outputs[0] != expected[0]
     different = different.reshape(-1) if operator.startswith("draft") else different.any(1)
     clear = trace.margins(different.numel()) > BOUNDARY
     require(not (different & clear).any(), "a token is not that of the reference")
+    if arguments.get("logprobs"):
+        found, exact = (each[2][~different] for each in (outputs, expected))
+        close = torch.allclose(found.double(), exact, rtol=1e-5, atol=1e-4, equal_nan=True)
+        require(close, "a log-probability is not that of the reference")

@@ -28,7 +28,7 @@ SPREAD = f"-n {min(8, os.cpu_count() or 1)} --dist worksteal" if find_spec("xdis
 GRAPHS = "tests/gpu/test_graphs.py tests/gpu/test_streams.py"
 SUITES = (
     "tests/gpu tests/operators tests/statistics/test_one_position.py "
-    "tests/statistics/test_decoding_loops.py tests/decoding/test_losslessness.py "
+    "tests/decoding/test_every_proposer.py "
     + " ".join(f"--ignore={path}" for path in (*GRAPHS.split(), "tests/gpu/test_nvrtc.py"))
 )
 BENCH = f"{sys.executable} -m profiling.bench --device cuda --seconds 0.5 --output {OUT}"

@@ -15,16 +15,7 @@ from table_model import TableModel, chi_square, continuations, joint, pruned
 from rdk_cuda import _ops as operators
 from rdk_cuda._ops.contract import OPERATORS
 from rdk_cuda.decoding import Output, SpeculativeDecoder
-from tests.decoding.test_losslessness import (
-    DRAFTER,
-    FALSE_ALARM,
-    LENGTH,
-    PROMPT,
-    SAMPLES,
-    SIZE,
-    TARGET,
-    virtual_tokens,
-)
+from tests.decoding.test_parts import AFFINITY, DRAFTER, FALSE_ALARM, LENGTH, PROMPT, SIZE, TARGET
 
 pytestmark = pytest.mark.usefixtures("on_device")
 
@@ -41,13 +32,12 @@ def test_models_affinity_and_operators_on_the_device(
             return Output(super().feed(tokens, keep).logits.to(device))
 
     monkeypatch.setattr(ThereModel, "device", device)
-    affinity = virtual_tokens()
     decoder = SpeculativeDecoder(
         ThereModel(TARGET.table, SIZE),
-        ThereModel(pruned(DRAFTER, affinity), SIZE),
-        affinity,
+        ThereModel(pruned(DRAFTER, AFFINITY), SIZE),
+        AFFINITY,
         draft_length=2,
     )
 
-    counts = continuations(lambda: decoder, PROMPT, LENGTH, SAMPLES)
+    counts = continuations(lambda: decoder, PROMPT, LENGTH, 12_000)
     assert chi_square(counts, joint(TARGET, PROMPT, LENGTH)) > FALSE_ALARM

@@ -97,19 +97,6 @@ def test_large_vocabularies(size: int) -> None:
     assert_drafts_as_the_reference(*arguments(affinity, 3, dtype=torch.bfloat16, dynamic=300))
 
 
-@pytest.mark.parametrize("rows", [0, 1, 99])
-def test_batch_sizes(rows: int) -> None:
-    assert_drafts_as_the_reference(*arguments(generators.affinity("mixed-2", 111), rows))
-
-
-@pytest.mark.parametrize("columns", [0, 1, 7, 1024, 1025])
-@pytest.mark.parametrize("temperature", [0.7, 0.0])
-def test_any_number_of_dynamic_columns(columns: int, temperature: float) -> None:
-    affinity = generators.affinity("mixed-1", 2500)
-    given = arguments(affinity, 20, temperature=temperature, dynamic=columns)
-    assert_drafts_as_the_reference(*given)
-
-
 @pytest.mark.not_on("small-batches")
 @pytest.mark.ci
 def test_ten_thousand_draws() -> None:

@@ -46,46 +46,6 @@ def test_every_dtype_and_width(width: int, dtype: torch.dtype) -> None:
         assert (actual[outside] == -math.inf).all()
 
 
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (99,), (2, 0), (2, 3)])
-@pytest.mark.parametrize("columns", [0, 1, 5])
-def test_any_leading_shape(columns: int, shape: tuple[int, ...], index_dtype: torch.dtype) -> None:
-    count = torch.Size(shape).numel()
-    hidden = generators.logits(count, 33).reshape(*shape, 33)
-    weight = generators.logits(20, 33, seed=1)
-    tokens = torch.randint(-1, 21, (*shape, columns), generator=generators.generator(2))
-    assert_exact(hidden, weight, tokens.to(index_dtype), None)
-
-
-def test_ids_far_outside_are_not_read() -> None:
-    tokens = torch.tensor([-(2**63), 2**63 - 1, -2, 20, 2**32])
-    logits = torch.ops.rdk.gather_logits(torch.ones(33), torch.ones(20, 33), tokens)
-    assert (logits == -math.inf).all()
-
-
-def test_a_gathered_logit_does_not_depend_on_its_neighbours() -> None:
-    hidden, weight = generators.logits(9, 500), generators.logits(70, 500, seed=1)
-    tokens = torch.randint(0, 70, (9, 40), generator=generators.generator(2))
-    together = torch.ops.rdk.gather_logits(hidden, weight, tokens)
-    for row in range(9):
-        for column in (0, 17, 39):
-            asked = tokens[row, column : column + 1]
-            alone = torch.ops.rdk.gather_logits(hidden[row], weight, asked)
-            assert torch.equal(alone[0], together[row, column])
-
-
-@pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
-def test_rows_at_every_alignment(dtype: torch.dtype) -> None:
-    hidden = generators.logits(3, 300, dtype=dtype)
-    weight = generators.logits(50, 300, seed=1, dtype=dtype)
-    tokens = generators.dynamic_tokens(3, 20, 50)
-    expected = torch.ops.rdk.gather_logits(hidden, weight, tokens)
-    for before in range(9):
-        for after in (8 - before, 13):
-            rows = [generators.in_wider_rows(part, before, after) for part in (hidden, weight)]
-            assert torch.equal(torch.ops.rdk.gather_logits(*rows, tokens), expected)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_results_round_to_the_nearest_even_of_16_bits(dtype: torch.dtype) -> None:
     """Midpoints between neighbours of either sign and every exponent, as PyTorch rounds them."""

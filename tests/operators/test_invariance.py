@@ -104,15 +104,6 @@ def test_no_bias_and_a_bias_of_zeros(
     assert_all_same_bits(results(batch.affinity), results(with_zeros(batch.affinity)))
 
 
-def test_draft_rows_alone_together_in_any_order_and_shape(batch: Batch) -> None:
-    rows = torch.arange(16)
-    together = drafted(batch, rows)
-    for row in range(16):
-        assert_all_same_bits(drafted(batch, torch.tensor(row)), (whole[row] for whole in together))
-    for order in (rows.flip(0), rows.repeat(5), rows.reshape(2, 4, 2)):
-        assert_all_same_bits(drafted(batch, order), (whole[order] for whole in together))
-
-
 def test_more_unused_dynamic_columns_change_nothing(batch: Batch) -> None:
     unused = torch.full((16, 40), -1, dtype=torch.int32)
     values = torch.full((16, 40), math.nan, dtype=batch.draft_logits.dtype)
@@ -184,13 +175,6 @@ def rows_of(batch: Batch, b: int) -> tuple[slice, slice]:
     return slice(begin, end), slice(begin + b, end + b + 1)
 
 
-def test_a_sequence_alone_is_the_sequence_in_a_batch(batch: Batch) -> None:
-    tokens, num_accepted = verified(batch)
-    assert 0 < int(num_accepted.sum()) < sum(LENGTHS)
-    for b in range(batch.size):
-        assert_same_result(generators.alone(batch, b), (tokens[b : b + 1], num_accepted[b : b + 1]))
-
-
 @pytest.mark.fast_in_the_emulator
 def test_stats_passed_or_recomputed(batch: Batch) -> None:
     assert_same_result(batch.with_stats(), verified(batch))
@@ -246,10 +230,6 @@ def test_a_padded_batch_whose_drafts_end_with_minus_one(batch: Batch) -> None:
         draft_offsets=torch.arange(batch.size + 1, dtype=torch.int32) * width,
     )
     assert_same_result(padded, verified(batch))
-
-
-def test_32_bit_draft_tokens(batch: Batch) -> None:
-    assert_same_result(batch.replace(draft_token_ids=batch.draft_token_ids.int()), verified(batch))
 
 
 def test_another_seed_or_position_is_another_draw(batch: Batch) -> None:

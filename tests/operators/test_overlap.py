@@ -185,25 +185,6 @@ def test_autograd_of_the_dense_form_gives_the_same_gradient(kind: str) -> None:
         torch.testing.assert_close(found.double(), gradient, rtol=0, atol=2e-7)
 
 
-@pytest.mark.fast_in_the_emulator
-def test_a_row_without_distribution_has_no_gradient() -> None:
-    affinity = generators.affinity("mixed-1", 100)
-    arguments = call(affinity)
-    arguments["target_logits"][0, 3] = math.nan
-    arguments["draft_logits"][1, 3] = math.inf
-    arguments["target_temperature"][2] = -1.0
-    arguments["draft_temperature"][3] = 0.0
-    alpha, below, stats = torch.ops.rdk.overlap(**arguments)
-    assert alpha[:4].isnan().all()
-    assert alpha[4] > 0
-    assert (below[:4] == 0).all()
-    assert stats[:4].isnan().all()
-    backward = backward_call(affinity, arguments, below, stats)
-    for grads in torch.ops.rdk.overlap_backward(**backward):
-        assert (grads[:4] == 0).all()
-        assert grads[4].abs().sum() > 0
-
-
 def test_equal_rows_overlap_wholly_and_have_no_gradient() -> None:
     """q = p is a tie everywhere: no token has q < p."""
     affinity = generators.affinity("identity", 500)
@@ -227,25 +208,6 @@ def test_any_leading_shape(shape: tuple[int, ...]) -> None:
     alpha.sum().backward()
     assert draft.grad is not None
     assert draft.grad.shape == draft.shape
-
-
-def test_a_row_has_the_same_bits_alone_and_among_others() -> None:
-    affinity = generators.affinity("mixed-2", 1500)
-    arguments = call(affinity)
-    together = torch.ops.rdk.overlap(**arguments)
-    rows = {
-        "target_logits", "draft_logits", "target_temperature", "draft_temperature",
-        "dynamic_tokens", "dynamic_logits",
-    }  # fmt: skip
-    backward = backward_call(affinity, arguments, *together[1:])
-    grads = torch.ops.rdk.overlap_backward(**backward)
-    for n in range(len(TARGET)):
-        one = {name: t[n : n + 1] if name in rows else t for name, t in arguments.items()}
-        alone = torch.ops.rdk.overlap(**one)
-        assert all(torch.equal(a[0], b[n]) for a, b in zip(alone, together, strict=True))
-        of_one = backward_call(affinity, one, *alone[1:]) | {"grad": backward["grad"][n : n + 1]}
-        found = torch.ops.rdk.overlap_backward(**of_one)
-        assert all(torch.equal(a[0], b[n]) for a, b in zip(found, grads, strict=True))
 
 
 def test_what_has_no_gradient_is_refused() -> None:

@@ -67,12 +67,6 @@ def test_large_vocabularies(size: int) -> None:
     assert_exact(affinity, 2, torch.tensor([1.0, 0.7]), 300, dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (99,), (2, 3), (2, 0, 3), (2, 2, 2)])
-def test_any_leading_shape(shape: tuple[int, ...]) -> None:
-    rows = torch.Size(shape).numel()
-    assert_exact(generators.affinity("mixed-1", 111), rows, torch.full(shape, 0.9))
-
-
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 9])
 @pytest.mark.parametrize("columns", [0, 1, 7, 1025])
 def test_groups_of_rows_with_any_number_of_dynamic_columns(columns: int, rows: int) -> None:
@@ -102,18 +96,6 @@ def test_quotients_are_those_of_a_division() -> None:
     assert masses[0] == 1
     assert torch.equal(thirds[3:], masses[3:] / 3)
     assert ((masses > 0) & (masses < 2.0**-110)).any()
-
-
-def test_tensors_of_an_affinity_may_begin_anywhere() -> None:
-    """Contiguous, but not aligned to more than their elements."""
-    affinity = generators.affinity("mixed-2", 2048)
-    given = (generators.logits(3, affinity.draft_size), torch.ones(3))
-    columns = [*affinity.by_target, affinity.row_top]
-    expected = torch.ops.rdk.redistribute(*given, *columns)
-    for i, tensor in enumerate(columns):
-        flat = torch.cat([tensor.new_zeros(1), tensor.flatten()])
-        moved = [*columns[:i], flat[1:].view(tensor.shape), *columns[i + 1 :]]
-        assert torch.equal(torch.ops.rdk.redistribute(*given, *moved), expected)
 
 
 @pytest.mark.fast_in_the_emulator

@@ -98,7 +98,9 @@ def verifies_as_on_one_device(rank: int, ranks: int) -> dict[str, Any]:
     return same
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize(
+    "ranks", [1, 3, *(pytest.param(ranks, marks=pytest.mark.ci) for ranks in (2, 4, 8))]
+)
 def test_any_number_of_ranks_has_the_tokens_of_one_device(ranks: int, tmp_path: Path) -> None:
     results = start(verifies_as_on_one_device, ranks, tmp_path)
     assert all(isinstance(result, dict) for result in results), results
@@ -161,7 +163,7 @@ def bytes_given(rank: int, ranks: int) -> tuple[int, int]:
     return given, columns.nbytes
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.ci)])
 def test_it_gives_less_than_a_twentieth_of_the_bytes_of_gathering(
     ranks: int, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from tests import generators
 from tests.devices import MACHINES
 from tests.tolerances import assert_same_draws
 
-from .truncated_batches import MIN_P, SIZES, TOP_P, chosen, limited_drafts
+from .truncated_batches import MIN_P, SIZES, TOP_P, chosen
 
 
 def assert_drafts_as_the_reference(seed: int) -> None:
@@ -99,23 +99,6 @@ def test_a_row_of_drafts_that_is_not_truncated_has_the_same_bits() -> None:
         for _, stats in (plain, off)
     ]
     assert torch.equal(*verified)
-
-
-@pytest.mark.fast_in_the_emulator
-@pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("operator", ["draft", "redistribute"])
-def test_a_row_of_drafts_has_the_bits_that_it_has_alone(operator: str) -> None:
-    arguments, limits = limited_drafts()
-    given = arguments[operator]
-    per_row = [t is not None and t.shape[:1] == (15,) for t in given]
-    together = getattr(torch.ops.rdk, operator)(*given, **limits)
-    together = together if isinstance(together, tuple) else (together,)
-    for row in range(15):
-        one = slice(row, row + 1)
-        own = [t[one] if of_rows else t for t, of_rows in zip(given, per_row, strict=True)]
-        alone = getattr(torch.ops.rdk, operator)(*own, **{n: t[one] for n, t in limits.items()})
-        for a, b in zip(alone if isinstance(alone, tuple) else (alone,), together, strict=True):
-            assert torch.equal(a[0], b[row])
 
 
 @pytest.mark.fast_in_the_emulator

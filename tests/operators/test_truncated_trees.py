@@ -44,22 +44,3 @@ def assert_walks_trees_as_the_reference(seed: int) -> int:
 def test_truncated_trees_are_walked_as_by_the_reference(device: str) -> None:
     trees = 24 if device in MACHINES else 300
     assert sum(map(assert_walks_trees_as_the_reference, range(trees))) > trees
-
-
-@pytest.mark.fast_in_the_emulator
-@pytest.mark.usefixtures("device")
-def test_a_tree_has_the_bits_that_it_has_alone() -> None:
-    sizes = [9, 0, 14, 5]
-    trees = tree_generators.trees(sizes, 2500, temperature=0.8)
-    limits = {
-        "top_k": torch.tensor([40, 0, 0, 0], dtype=torch.int32),
-        "top_p": torch.tensor([1.0, 0.9, 0.7, 1.0]),
-        "min_p": torch.tensor([0.0, 0.0, 0.01, 0.0]),
-        "allowed": some_words(trees.target_logits.shape[0], 2500, Random(1)),
-    }
-    trees = trees.replace(**limits)
-    together = torch.ops.rdk.verify_tree(*trees.arguments())
-    for b in range(len(sizes)):
-        own = generators.alone(trees, b)
-        for alone, many in zip(torch.ops.rdk.verify_tree(*own.arguments()), together, strict=True):
-            assert torch.equal(alone[0], many[b])

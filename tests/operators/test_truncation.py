@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from random import Random
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from tests.generators import Batch
 from tests.tolerances import BOUNDARY, assert_same_draws
 
 from .masked_first import masked_first
-from .truncated_batches import random_batch, some_words
+from .truncated_batches import random_batch
 
 # Rounding may keep other tokens than float64 in fewer sequences than this.
 OTHERS = 0.002
@@ -132,18 +131,6 @@ def test_a_mask_of_everything_and_limits_that_are_off_change_no_bit() -> None:
             assert torch.equal(actual, one)
 
 
-@pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("method", METHODS)
-def test_a_sequence_has_the_bits_that_it_has_alone(method: int) -> None:
-    for seed in range(40):
-        batch = random_batch(seed).replace(logprobs=1, method=method)
-        together = torch.ops.rdk.verify(*batch.arguments())
-        for b in range(batch.size):
-            own = generators.alone(batch, b)
-            for alone, many in zip(torch.ops.rdk.verify(*own.arguments()), together, strict=True):
-                assert torch.equal(alone[0], many[b])
-
-
 def assert_raw(logprobs: Tensor, batch: Batch, tokens: Tensor) -> None:
     """They are those of the target's own logits; where there is no token, -infinity."""
     rows = first_rows(batch)[:, None] + torch.arange(batch.max_draft + 1)
@@ -203,18 +190,6 @@ def test_log_probabilities_alone() -> None:
         assert torch.equal(tokens, plain[0])
         assert torch.equal(accepted, plain[1])
         assert_raw(logprobs, batch, tokens)
-
-
-@pytest.mark.usefixtures("device")
-def test_a_mask_may_be_a_slice_of_wider_rows() -> None:
-    batch = random_batch(5)
-    rows, size = batch.target_logits.shape
-    words = some_words(rows, size, Random(1))
-    expected = torch.ops.rdk.verify(*batch.replace(allowed=words).arguments())[0]
-    wide = torch.zeros(rows, words.shape[1] + 3, dtype=torch.int32)
-    wide[:, 2:-1] = words
-    sliced = batch.replace(allowed=wide[:, 2:-1])
-    assert torch.equal(torch.ops.rdk.verify(*sliced.arguments())[0], expected)
 
 
 def test_the_python_layer_spreads_one_number_over_the_batch() -> None:

@@ -7,23 +7,7 @@ import math
 import pytest
 import torch
 
-import rdk_cuda
 from tests import generators
-
-from .truncated_batches import limited_drafts
-
-
-@pytest.mark.usefixtures("device")
-def test_a_quotient_that_overflows_leaves_a_row_without_a_distribution() -> None:
-    batch = generators.batch(generators.affinity("identity", 40), [0, 0])
-    batch = batch.replace(
-        target_temperature=torch.full((2,), 0.5),
-        top_k=torch.tensor([3, 3], dtype=torch.int32),
-    )
-    batch.target_logits[1, 7] = -3e38
-    tokens = torch.ops.rdk.verify(*batch.arguments())[0]
-    assert (tokens[:, 0] == -1).tolist() == [False, True]
-
 
 BAD = [
     *({"top_k": k} for k in (-1, -(2**31))),
@@ -74,38 +58,6 @@ def test_a_bad_value_anywhere_in_a_large_row_leaves_it_without_a_distribution(
     assert torch.equal(tokens[20:], columns[20:].int())
 
 
-@pytest.mark.fast_in_the_emulator
-@pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_row_with_nothing_allowed_has_no_distribution(temperature: float) -> None:
-    batch = generators.batch(generators.affinity("identity", 70), [0, 0])
-    words = torch.tensor([[0, 0, 0], [0, 8, 0]], dtype=torch.int32)
-    batch = batch.replace(
-        allowed=words, target_temperature=torch.full((2,), temperature), logprobs=1
-    )
-    tokens, _, logprobs = torch.ops.rdk.verify(*batch.arguments())
-    assert tokens.tolist() == [[-1], [35]]
-    assert logprobs.tolist() == [[-math.inf], [0.0]]
-
-
-@pytest.mark.fast_in_the_emulator
-@pytest.mark.usefixtures("device")
-def test_what_is_not_allowed_is_not_seen() -> None:
-    """NaN there does no harm, but the raw log-probability is NaN."""
-    batch = generators.batch(generators.affinity("identity", 40), [0])
-    batch.target_logits[0, 7] = math.nan
-    words = torch.tensor([[~(1 << 7), -1]], dtype=torch.int32)
-    tokens, _, processed = torch.ops.rdk.verify(
-        *batch.replace(allowed=words, logprobs=1).arguments()
-    )
-    assert tokens[0, 0] >= 0
-    assert processed.isfinite().all()
-    assert (
-        torch.ops.rdk.verify(*batch.replace(allowed=words, logprobs=2).arguments())[2].isnan().all()
-    )
-    assert torch.ops.rdk.verify(*batch.arguments())[0].tolist() == [[-1]]
-
-
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("threshold", [math.nan, math.inf])
 def test_a_draft_with_an_unusable_threshold_is_rejected(threshold: float) -> None:
@@ -113,43 +65,3 @@ def test_a_draft_with_an_unusable_threshold_is_rejected(threshold: float) -> Non
     rows = batch.draft_logits.shape[0]
     stats = torch.cat([torch.ones(rows, 2), torch.full((rows, 1), threshold)], 1)
     assert not torch.ops.rdk.verify(*batch.replace(draft_stats=stats).arguments())[1].any()
-
-
-@pytest.mark.fast_in_the_emulator(bad=({"top_k": -1}, {"top_p": 0.0}, {"min_p": 1.5}))
-@pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("bad", BAD, ids=str)
-def test_a_bad_limit_leaves_a_row_of_drafts_without_a_distribution(bad: dict[str, float]) -> None:
-    arguments, limits = limited_drafts()
-    off = {"top_k": 0.0, "top_p": 1.0, "min_p": 0.0}
-    ((name, value),) = bad.items()
-    limits = {n: torch.full_like(t, off[n]) for n, t in limits.items() if n == name}
-    limits[name][5] = int(value) if name == "top_k" else value
-    others = torch.arange(15) != 5
-    plain = torch.ops.rdk.redistribute(*arguments["redistribute"])
-    q = torch.ops.rdk.redistribute(*arguments["redistribute"], **limits)
-    assert q[5].isnan().all()
-    assert torch.equal(q[others], plain[others])
-    tokens, stats = torch.ops.rdk.draft(*arguments["draft"], **limits)
-    assert stats[5].isnan().all()
-    assert (tokens == -1).tolist() == (~others).tolist()
-    zero = torch.zeros(15)
-    for operator, given in arguments.items():
-        greedy = (given[0], zero, *given[2:])
-        same = getattr(torch.ops.rdk, operator)(*greedy)
-        with_limits = getattr(torch.ops.rdk, operator)(*greedy, **limits)
-        if operator == "draft":
-            assert not with_limits[1].any()
-            same, with_limits = same[0], with_limits[0]
-        assert torch.equal(with_limits, same)
-
-
-def test_the_python_layer_refuses_what_does_not_fit() -> None:
-    affinity = generators.affinity("identity", 40)
-    copied = rdk_cuda.Draft.without_distribution(torch.tensor([[1]]), seeds=1, positions=0)
-    target = torch.zeros(1, 2, 40)
-    with pytest.raises(ValueError, match=r"allowed has shape \[2, 2\]; needs \[1, 2, ceil"):
-        rdk_cuda.verify(target, copied, affinity, allowed=torch.zeros(2, 2, dtype=torch.int32))
-    with pytest.raises(ValueError, match="logprobs is 'all'; needs"):
-        rdk_cuda.verify(target, copied, affinity, logprobs="all")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"top_p has shape \[2\]; needs \[1\]"):
-        rdk_cuda.verify(target, copied, affinity, top_p=[0.5, 0.5])

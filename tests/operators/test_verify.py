@@ -78,13 +78,6 @@ def test_large_vocabularies(size: int) -> None:
     assert_verifies_as_the_reference(batch)
 
 
-@pytest.mark.parametrize("lengths", [[], [0], [4], [1, 0, 2], [k % 4 for k in range(99)]])
-@EITHER_METHOD
-def test_batch_sizes(method: int, lengths: list[int]) -> None:
-    batch = generators.batch(generators.affinity("mixed-2", 111), lengths, dynamic=3)
-    assert_verifies_as_the_reference(batch.replace(method=method))
-
-
 @pytest.mark.not_on("large-batches", "small-batches")
 @pytest.mark.ci
 @EITHER_METHOD
@@ -158,44 +151,7 @@ def test_a_one_hot_draft(method: int, target_temperature: float) -> None:
         assert all(map(torch.equal, verified(same), expected))
 
 
-def test_temperatures_are_per_sequence() -> None:
-    batch = generators.batch(generators.affinity("virtual", 300), [2] * 60)
-    random = generators.generator(9)
-    batch = batch.replace(
-        target_temperature=torch.randint(0, 3, (60,), generator=random) * 0.5,
-        draft_temperature=torch.randint(0, 3, (60,), generator=random) * 0.6,
-    )
-    assert_verifies_as_the_reference(batch)
-
-
 # --------------------------------------------------------------------------- what ends a draft
-
-
-@pytest.mark.fast_in_the_emulator
-def test_a_draft_token_of_minus_one_ends_the_draft() -> None:
-    batch = generators.batch(generators.affinity("mixed-2", 300), [4] * 50, scale=0.1)
-    drafts = batch.draft_token_ids.reshape(50, 4).clone()
-    ends = torch.arange(50) % 4
-    drafts[torch.arange(50), ends] = -1
-    cut = batch.replace(draft_token_ids=drafts.flatten())
-    assert_verifies_as_the_reference(cut)
-    _, num_accepted = verified(cut)
-    assert (num_accepted <= ends).all()
-    assert (num_accepted == ends).any()
-
-
-@pytest.mark.parametrize("max_draft", [0, 1, 3, 6])
-@EITHER_METHOD
-def test_only_the_first_max_draft_tokens_are_considered(method: int, max_draft: int) -> None:
-    batch = generators.batch(generators.affinity("mixed-2", 300), [4, 1, 0] * 20)
-    narrow = batch.replace(max_draft=max_draft, method=method)
-    assert_verifies_as_the_reference(narrow)
-    tokens, num_accepted = verified(narrow)
-    assert tokens.shape == (60, max_draft + 1)
-    assert (num_accepted <= max_draft).all()
-    drawn = tokens[torch.arange(60), num_accepted.long()]
-    assert (drawn >= 0).all()
-    assert ((tokens >= 0).sum(1) == num_accepted + 1).all()
 
 
 # ------------------------------------------------------------------------------- the direct pass
@@ -234,15 +190,6 @@ def test_any_number_of_dynamic_columns(columns: int) -> None:
             dynamic_tokens=torch.empty(8, 0, dtype=torch.int32), dynamic_logits=torch.empty(8, 0)
         )
     assert_verifies_as_the_reference(batch)
-
-
-@pytest.mark.parametrize("draft", generators.DTYPES, ids=str)
-@pytest.mark.parametrize("target", generators.DTYPES, ids=str)
-def test_target_and_drafter_of_different_dtypes(target: torch.dtype, draft: torch.dtype) -> None:
-    batch = generators.batch(
-        generators.affinity("mixed-2", 2500), [3, 1] * 5, dtype=draft, dynamic=9
-    )
-    assert_verifies_as_the_reference(batch.replace(target_logits=batch.target_logits.to(target)))
 
 
 @pytest.mark.parametrize("length", [3, 8, 9, 17])

@@ -168,28 +168,6 @@ def test_drafts_that_were_truncated_are_evaluated_as_they_were_drawn(ranks: int)
     )
 
 
-def test_what_no_rank_has_made_leads_nowhere_outside() -> None:
-    """Sums, drawn tokens and residuals of any bits give some token or none."""
-    batch = needing_the_direct_pass(8)
-    _, *drafter = batch.arguments()[:17]
-    worst = torch.tensor([math.nan, math.inf, -math.inf, 3e38, -1.0, 5000.0, 0.0])
-    random = generators.generator(3)
-    for temperature in (0.0, 1.0):
-        drafter[5] = torch.full((8,), temperature)
-        for _ in range(20):
-            sums = worst[torch.randint(0, 7, (8, 2, 4, 2), generator=random)]
-            residuals = worst[torch.randint(0, 7, (8, 3, 2), generator=random)]
-            drawn = torch.randint(-(2**63), 2**63 - 1, (8,), generator=random)
-            drawn[::2] = NOT_HERE
-            logits = batch.target_logits[:, :1024]
-            for known in ((), (drawn,), (drawn, residuals)):
-                tokens, num_accepted, _, _ = torch.ops.rdk.verify_shard(
-                    logits, sums, *drafter, 0, None, None, *known
-                )
-                assert ((tokens >= -1) & (tokens < 2100)).all()
-                assert ((num_accepted >= 0) & (num_accepted <= 1)).all()
-
-
 @pytest.mark.parametrize("operators", [torch.ops.rdk, reference])
 def test_a_drawn_token_outside_the_vocabulary_is_none(operators: Any) -> None:
     batch = needing_the_direct_pass(8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor
 import rdk_cuda
 from rdk_cuda import reference
 from tests import generators, tree_generators
-from tests.operators.test_bad_values import SENSELESS_OFFSETS
 from tests.tolerances import assert_same_draws
 from tests.tree_generators import Trees
 
@@ -122,124 +120,7 @@ def test_of_siblings_with_one_token_the_first_wins() -> None:
     assert path.tolist() == [[0, 3, -1, -1]]
 
 
-NOBODYS = [0, 1, 2, 7, -2, 2**31 - 1, -(2**31)]
-
-
-@pytest.mark.fast_in_the_emulator
-@pytest.mark.parametrize("parent", NOBODYS)
-def test_a_parent_that_is_not_an_earlier_node_has_no_such_child(parent: int) -> None:
-    """Itself, a later one, one of another sequence: no cycle, no forward reference."""
-    target = torch.full((12, 9), -60.0)
-    target[:, 4] = 60.0
-    tree = tree_generators.trees([3, 3, 3], 9).replace(
-        target_logits=target,
-        tree_token_ids=torch.full((9,), 4),
-        parents=torch.tensor([-1, 0, 1] * 3, dtype=torch.int32),
-    )
-    assert torch.ops.rdk.verify_tree(*tree.arguments())[1].tolist() == [3, 3, 3]
-    tree.parents[3] = parent
-    assert assert_walks_as_the_reference(tree).tolist() == [3, 0, 3]
-    tree.parents[3:] = torch.tensor([-1, parent, 1] * 2)
-    accepted = 3 if parent == 0 else 1
-    assert assert_walks_as_the_reference(tree).tolist() == [3, accepted, accepted]
-
-
-def test_a_node_before_the_one_that_it_names_as_its_parent_is_not_its_child() -> None:
-    """Also where the walk comes to that one."""
-    target = torch.full((4, 9), -60.0)
-    target[:, 4] = 60.0
-    tree = tree_generators.trees([3], 9).replace(
-        target_logits=target,
-        tree_token_ids=torch.full((3,), 4),
-        parents=torch.tensor([1, -1, 1], dtype=torch.int32),
-    )
-    assert assert_walks_as_the_reference(tree).tolist() == [2]
-    assert torch.ops.rdk.verify_tree(*tree.arguments())[2].tolist() == [[1, 2, -1]]
-
-
 NARROW, WIDE = [-1, 9, -2, 2**31 - 1, -(2**31)], [2**62, 2**32 + 4, -(2**32) + 4]
-
-
-@pytest.mark.parametrize(
-    ("token", "dtype"),
-    [(token, torch.int32) for token in NARROW] + [(token, torch.int64) for token in NARROW + WIDE],
-)
-def test_a_token_outside_of_the_vocabulary_is_never_reached(token: int, dtype: torch.dtype) -> None:
-    """And a wide one is not cut to 32 bits."""
-    target = torch.full((3, 9), -60.0)
-    target[:, 4] = 60.0
-    tree = tree_generators.trees([2], 9).replace(
-        target_logits=target,
-        tree_token_ids=torch.tensor([4, token], dtype=dtype),
-        parents=torch.tensor([-1, 0], dtype=torch.int32),
-    )
-    tokens, accepted, _ = torch.ops.rdk.verify_tree(*tree.arguments())
-    assert tokens.tolist() == [[4, 4, -1]]
-    assert accepted.tolist() == [1]
-
-
-@pytest.mark.parametrize("offsets", SENSELESS_OFFSETS)
-def test_offsets_that_make_no_sense_mean_no_tree(offsets: list[int]) -> None:
-    trees = tree_generators.trees([2, 2, 2], 60)
-    trees.tree_offsets = torch.tensor(offsets, dtype=torch.int32)
-    accepted = assert_walks_as_the_reference(trees)
-    for b, (begin, end) in enumerate(itertools.pairwise(offsets)):
-        if not 0 <= begin <= end <= 6:
-            assert accepted[b] == 0
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.0])
-@pytest.mark.parametrize("bad", [math.nan, math.inf, None])
-@pytest.mark.parametrize("depth", [0, 1, 2])
-def test_the_walk_stops_at_a_row_without_distribution(
-    depth: int, bad: float | None, temperature: float
-) -> None:
-    """And rows that are not on the path are never looked at."""
-    target = torch.full((8, 2500), -60.0)
-    target[:, 4] = 60.0
-    trees = tree_generators.trees([3, 3], 2500, temperature=temperature).replace(
-        target_logits=target,
-        tree_token_ids=torch.full((6,), 4),
-        parents=torch.tensor([-1, 0, 0, -1, 0, 1], dtype=torch.int32),
-    )
-    trees.target_logits[3] = math.nan  # node 2, whose token its sibling has
-    assert assert_walks_as_the_reference(trees).tolist() == [2, 3]
-    row = trees.target_logits[4 + depth]
-    row[2400 if bad is not None else slice(None)] = -math.inf if bad is None else bad
-    tokens, accepted, _ = torch.ops.rdk.verify_tree(*trees.arguments())
-    assert accepted.tolist() == [2, depth]
-    assert tokens[1].tolist() == [4] * depth + [-1] * (4 - depth)
-    assert_walks_as_the_reference(trees)
-
-
-@pytest.mark.parametrize("temperature", [math.nan, -1.0, math.inf, 1e-30])
-def test_a_temperature_without_distribution_gives_nothing(temperature: float) -> None:
-    trees = tree_generators.trees([3, 3, 3], 60)
-    before = torch.ops.rdk.verify_tree(*trees.arguments())
-    trees.temperature[1] = temperature
-    trees.target_logits[4, 5] = 1e30  # which overflows at 1e-30
-    tokens, accepted, path = torch.ops.rdk.verify_tree(*trees.arguments())
-    assert (tokens[1] == -1).all()
-    assert (path[1] == -1).all()
-    assert accepted[1] == 0
-    assert torch.equal(tokens[::2], before[0][::2])
-
-
-@pytest.mark.parametrize("max_depth", [0, 1, 2, 40])
-def test_at_most_max_depth_nodes_are_accepted(max_depth: int) -> None:
-    trees = tree_generators.trees(SIZES, 12)
-    whole = torch.ops.rdk.verify_tree(*trees.arguments())
-    tokens, accepted, path = torch.ops.rdk.verify_tree(
-        *trees.replace(max_depth=max_depth).arguments()
-    )
-    assert tokens.shape == (trees.size, max_depth + 1)
-    assert path.shape == (trees.size, max_depth)
-    assert torch.equal(accepted, whole[1].clamp(max=max_depth))
-    width = min(max_depth, trees.max_depth)
-    assert torch.equal(tokens[:, : width + 1], whole[0][:, : width + 1])
-    assert torch.equal(path[:, :width], whole[2][:, :width])
-    assert (tokens[:, width + 1 :] == -1).all()
-    assert (path[:, width:] == -1).all()
 
 
 @pytest.mark.parametrize("shape", ["a chain", "a star", "a comb"])
@@ -270,31 +151,6 @@ def test_a_thousand_nodes_of_any_shape(shape: str) -> None:
 
 
 # ---------------------------------------------------------------------------------- to the bit
-
-
-@pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
-def test_a_sequence_alone_in_a_batch_in_wider_rows_or_before_padding(dtype: torch.dtype) -> None:
-    trees = tree_generators.trees(SIZES[:6], 2600, dtype=dtype, temperature=1.1, forbidden=0.05)
-    expected = torch.ops.rdk.verify_tree(*trees.arguments())
-    for b in range(trees.size):
-        alone = torch.ops.rdk.verify_tree(*generators.alone(trees, b).arguments())
-        for one, many in zip(alone, expected, strict=True):
-            assert torch.equal(one[0], many[b])
-    padding = trees.target_logits.new_full((4, 2600), math.nan)
-    others = (
-        trees.replace(target_logits=generators.in_wider_rows(trees.target_logits)),
-        trees.replace(
-            target_logits=torch.cat([trees.target_logits, padding]),
-            tree_token_ids=torch.cat([trees.tree_token_ids, torch.full((4,), 2**40)]),
-            parents=torch.cat([trees.parents, torch.full((4,), 2**30, dtype=torch.int32)]),
-        ),
-        trees.replace(tree_token_ids=trees.tree_token_ids.int()),
-    )
-    for other in others:
-        assert all(map(torch.equal, torch.ops.rdk.verify_tree(*other.arguments()), expected))
-    for name in ("step_keys", "positions"):  # the control
-        changed = trees.replace(**{name: getattr(trees, name) + 1})
-        assert not torch.equal(torch.ops.rdk.verify_tree(*changed.arguments())[0], expected[0])
 
 
 # ----------------------------------------------------------------------------- the Python layer
@@ -391,44 +247,3 @@ def test_the_python_layer_draws_level_by_level_and_walks_as_the_operator() -> No
         branches=torch.tensor([[1, 2]] * batch, dtype=torch.int32),
     )
     assert torch.equal(second.tokens, again)
-
-
-def test_the_python_layer_refuses_a_drafters_side_that_does_not_fit() -> None:
-    affinity = generators.affinity("identity", 9)
-    step = {"seeds": 1, "positions": 0}
-    draft = rdk_cuda.draft(torch.zeros(2, 9), affinity, **step)
-    rows = torch.zeros(2, 3, dtype=torch.int64)
-    given = (torch.zeros(2, 4, 9), rows, torch.tensor([-1, 0, 1]))
-    later = rdk_cuda.draft(torch.zeros(2, 9), affinity, after=draft)
-    refused = [
-        ({"draft_rows": rows, **step}, "got draft_rows or affinity without draft"),
-        ({"draft": draft, "draft_rows": rows, "affinity": affinity, **step}, "seeds and positions"),
-        ({"draft": draft, "affinity": affinity}, "got draft without draft_rows or affinity"),
-        ({"draft": draft, "draft_rows": rows}, "got draft without draft_rows or affinity"),
-        ({"draft": later, "draft_rows": rows, "affinity": affinity}, "lacks the first 1 rows"),
-        ({"draft": draft, "draft_rows": rows[0], "affinity": affinity}, "draft_rows is torch"),
-        ({"method": "both", **step}, "method is 'both'"),
-    ]
-    for changed, found in refused:
-        with pytest.raises(ValueError, match=f"rdk_cuda.verify_tree: .*{found}"):
-            rdk_cuda.verify_tree(*given, **changed)
-
-
-REFUSED = [
-    ({"tokens": torch.zeros(3, dtype=torch.int64)}, r"tokens has shape \[3\]"),
-    ({"target_logits": torch.zeros(2, 3, 9)}, r"target_logits has shape .*needs \[2, 4, V_t\]"),
-    ({"parents": torch.zeros(3)}, "parents is torch.float32"),
-    ({"parents": torch.zeros(2, 2).int()}, r"parents is torch.int32 of shape \[2, 2\]"),
-    ({"allowed": torch.zeros(8, 1).int()}, r"allowed has shape \[8, 1\]"),
-]
-
-
-@pytest.mark.parametrize(("changed", "found"), REFUSED)
-def test_the_python_layer_refuses_what_does_not_fit(changed: dict[str, Tensor], found: str) -> None:
-    given = {
-        "target_logits": torch.zeros(2, 4, 9),
-        "tokens": torch.zeros(2, 3, dtype=torch.int64),
-        "parents": torch.tensor([-1, 0, 1]),
-    }
-    with pytest.raises(ValueError, match=f"rdk_cuda.verify_tree: {found}"):
-        rdk_cuda.verify_tree(**{**given, **changed}, seeds=1, positions=0)

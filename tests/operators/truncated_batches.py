@@ -58,27 +58,3 @@ def random_batch(seed: int) -> Batch:
     }
     kept = {name: tensor for name, tensor in given.items() if random.random() < 0.6}
     return batch.replace(target_logits=target, logprobs=random.choice((0, 1, 2)), **kept)
-
-
-def limited_drafts(
-    dynamic: int = 9,
-) -> tuple[dict[str, tuple[Tensor | None, ...]], dict[str, Tensor]]:
-    """Arguments of `draft` and `redistribute` for rows of every kind of limit, and those limits."""
-    batch = generators.batch(
-        generators.affinity("mixed-2", 2500), [3] * 5, draft_temperature=0.8, dynamic=dynamic
-    )
-    rows, affinity = torch.arange(15), batch.affinity
-    temperature = batch.draft_temperature.repeat_interleave(3)
-    columns = (batch.dynamic_tokens, batch.dynamic_logits)
-    arguments = {
-        "draft": (batch.draft_logits, temperature, rows * 3, rows, *affinity.by_draft, *columns),
-        "redistribute": (
-            batch.draft_logits, temperature, *affinity.by_target, affinity.row_top, *columns,
-        ),
-    }  # fmt: skip
-    limits = {
-        "top_k": torch.tensor([40, 0, 0, 300, 0, 7, 1, 0]).repeat(2)[:15].int(),
-        "top_p": torch.tensor([1.0, 0.9, 1.0, 0.7, 1.0, 0.999, 1.0, 1e-6]).repeat(2)[:15],
-        "min_p": torch.tensor([0.0, 0.0, 0.05, 0.0, 0.0, 0.001, 0.0, 1.0]).repeat(2)[:15],
-    }
-    return arguments, limits

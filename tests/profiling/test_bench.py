@@ -70,6 +70,7 @@ def test_growth_is_fitted_and_drawn(
     assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.ci
 def test_truncation_is_timed_next_to_rows_without_it_and_to_transformers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from examples.demo import gemma
 from examples.demo.corpus import calibration_files, training_files
 from examples.demo.shipped import SHIPPED
 from examples.eagle3.__main__ import new_network, write
@@ -79,14 +80,156 @@ def run(study: Any, output: Path, *options: str) -> list[Any]:
     return rows
 
 
-def test_what_a_rollback_keeps_is_counted(tmp_path: Path) -> None:
-    """LFM2's conv states are three columns a layer, and kept with those of a pass beside."""
-    layers = ("--layers", "convolution", "attention", "--batch", "2", "--rounds", "1")
-    rows = run(recurrent_states, tmp_path / "states.json", *layers)
-    assert [(row["states"], row["kept"]) for row in rows] == [
-        (6 * 512 * 3 * 4, 6 * 512 * (3 + 3 + 5) * 4),
-        (0, 0),
-    ]
+# ------------------------------------------------------------------- each at its smallest size
+
+
+class Study(NamedTuple):
+    """What it is run with, and a committed result of it. `patches` are made when it is run."""
+
+    module: ModuleType
+    result: str
+    options: str = ""
+    patches: Callable[[pytest.FixtureRequest], dict[str, Any]] = lambda request: {}
+
+
+def few_files(*modules: str, count: int = 2) -> Callable[[pytest.FixtureRequest], dict[str, Any]]:
+    files = calibration_files()[:count]
+    return lambda request: dict.fromkeys((f"{m}.training_files" for m in modules), lambda: files)
+
+
+def tiny_text_models(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A tiny model in the place of Gemma; Transformers drafts for a batch of one alone."""
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=2010, num_hidden_layers=1, eos_token_id=None, **size)
+    small = LlamaForCausalLM(config).eval()
+    demo = load_model("--target", SHIPPED / "drafter"), load_tokenizer("", SHIPPED / "target")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level())
+    models = [text_drafters.Model("demo", *demo), text_drafters.Model("tiny", small, tokenizer)]
+    return {"studies.text_drafters.both": lambda other: models}
+
+
+def tiny_gemma(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """In the place of Gemma a tiny target, with an EAGLE-3 drafter of all tokens."""
+    folder = request.getfixturevalue("tmp_path_factory").mktemp("gemma")
+    save_pair(folder)
+    torch.manual_seed(1)
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=400, num_hidden_layers=8, initializer_range=0.4, **size)
+    model, every = LlamaForCausalLM(config).eval(), Vocabulary.identity(400)
+    model.save_pretrained(folder / "target")
+    models = load_pair(folder / "target", folder / "target")
+    write(folder / "full", new_network(model, every, None), every, Recipe(steps=1))
+    found: dict[str, Any] = {
+        "load_gemma": lambda: models,
+        "weights": lambda: folder / "target",
+        "HEAD": folder / "full",
+        "fast_dtype": lambda: torch.float32,
+        "refuse_missing": lambda: None,
+        "terms": lambda: "",
+    }
+    patches = {f"examples.demo.gemma.{name}": value for name, value in found.items()}
+    files = training_files()[:60]
+    for module in (
+        "examples.demo.calibration",
+        "studies.gemma_decoding",
+        "studies.gemma_acceptance",
+    ):
+        patches[f"{module}.training_files"] = lambda: files
+    sizes = {"BUDGETS": (0.9,), "BATCHES": (1,), "VIRTUAL": 4, "COUNTED": 5, "_LEAST_WIDTH": 64}
+    return patches | {f"studies.gemma_acceptance.{name}": size for name, size in sizes.items()}
+
+
+def full_drafter(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """One of all tokens for the demo's target, where the options below say."""
+    target = load_model("--target", SHIPPED / "target")
+    every = Vocabulary.identity(target.get_output_embeddings().weight.shape[0])
+    network = new_network(target, every, [1, 3, 4])
+    Eagle3Checkpoint(network, every).save_pretrained(request.getfixturevalue("tmp_path") / "all")
+    return {}
+
+
+TREES = {
+    "studies.chains_and_trees.DRAFTERS": chains_and_trees.DRAFTERS[:1],
+    "studies.chains_and_trees.TEMPERATURES": (0.0, 1.0),
+}
+FAST = [
+    Study(
+        recurrent_states,
+        "recurrent-states/cpu",
+        "--layers convolution attention --batch 2 --rounds 1",
+    ),
+    Study(
+        vllm_bookkeeping,
+        "vllm/bookkeeping",
+        patches=lambda request: {
+            "studies.vllm_bookkeeping.SIZES": ((3, 20), (4, 200)),
+            "studies.vllm_bookkeeping.VOCABULARY": (500, 1000),
+            "studies.vllm_bookkeeping.ROUNDS": 1,
+        },
+    ),
+]
+SLOW = [
+    Study(
+        end_to_end,
+        "end-to-end/gpu-serving",
+        "--device cpu --size tiny --context 16 --target-layers 1 --batch 2 --rounds 1",
+    ),
+    *(
+        Study(
+            chains_and_trees,
+            "trees/demo",
+            f"--prompts=4 --tokens=6 --positions=150 --drafter {SHIPPED / drafter}",
+            lambda request: TREES | few_files("studies.chains_and_trees")(request),
+        )
+        for drafter in ("drafter", "eagle3")
+    ),
+    Study(
+        lengths_and_cascades,
+        "drafting/demo",
+        "--positions=800 --contexts=10 --prompts=2 --tokens=8",
+        lambda request: (
+            {"studies.lengths_and_cascades.LENGTHS": (2, 3)}
+            | few_files("studies.lengths_and_cascades")(request)
+        ),
+    ),
+    Study(
+        lifted_rows,
+        "lifted-rows/demo",
+        f"--full {{folder}}/all --published {SHIPPED / 'eagle3'} --positions=200 --samples=150 "
+        "--compared=20 --held-out=200 --threads=1 --train-steps=2 --data=text --work {folder}",
+        full_drafter,
+    ),
+    Study(steering, "steering/cpu", "--steps=6 --texts=8 --tokens=8 --threads=1"),
+    Study(universal_assistance, "universal-assistance/cpu", "--runs 150"),
+    Study(text_drafters, "text-drafters/demo", "--prompts 2 --new 6 --rounds 1", tiny_text_models),
+    Study(gemma_acceptance, "gemma-screens/cpu", "--text code --keep 0.25", tiny_gemma),
+    Study(
+        gemma_decoding,
+        "gemma-decoding/cpu",
+        "--device cpu --batch 1 2 --draft-length 2 --tokens 12 --rounds 2",
+        tiny_gemma,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "study",
+    [*FAST, *(pytest.param(study, marks=pytest.mark.night) for study in SLOW)],
+    ids=lambda study: study.module.__name__.rpartition(".")[2],
+)
+def test_a_study_runs_and_its_rows_have_the_fields_of_its_result(
+    study: Study,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    for name, value in study.patches(request).items():
+        monkeypatch.setattr(name, value)
+    options = study.options.format(folder=tmp_path).split()
+    rows = run(study.module, tmp_path / "rows.json", *options)
+    recorded = json.loads((RESULTS / f"{study.result}.json").read_text("utf-8"))["rows"]
+    found = {key for row in rows for key in row}
+    assert {key for key, value in recorded[0].items() if value is not None} <= found
 
 
 def test_first_order_grows_linearly_and_the_dense_matrix_quadratically(
@@ -102,29 +245,6 @@ def test_first_order_grows_linearly_and_the_dense_matrix_quadratically(
     assert content["exponents"] == pytest.approx(first_order_growth.exponents(content["rows"]))
 
 
-def test_bookkeeping_of_a_worker_is_timed_with_and_without_lists(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vllm_bookkeeping, "SIZES", ((3, 20), (4, 20_000)))
-    monkeypatch.setattr(vllm_bookkeeping, "VOCABULARY", (500, 1000))
-    monkeypatch.setattr(vllm_bookkeeping, "ROUNDS", 3)
-    rows = run(vllm_bookkeeping, tmp_path / "results.json")
-    lists, windows, counted = ([row["median_ms"] for row in rows[n::3]] for n in range(3))
-    assert min(*lists, *windows, *counted) > 0
-    assert lists[1] > 2 * windows[1]  # the longer the contexts are
-
-
-@pytest.mark.night
-def test_steps_are_timed_for_every_head_with_either_sampling(tmp_path: Path) -> None:
-    options = ("--device", "cpu", "--size", "tiny", "--context", "16", "--target-layers", "1")
-    rows = run(end_to_end, tmp_path / "rows.json", *options, "--batch", "2", "--rounds", "1")
-    assert [row["head"] for row in rows] == [head.name for head, _ in end_to_end.VARIANTS]
-    for row in rows:
-        assert sum(row["shares"].values()) == pytest.approx(1)
-        assert set(row["parts"]) == set(end_to_end.PARTS)
-        assert min(row["parts"].values()) > 0
-
-
 def test_the_decoder_s_own_time_is_measured_next_to_its_operators(tmp_path: Path) -> None:
     rows = run(decoder_time, tmp_path / "rows.json", "--vocabulary=64", "--rounds=1", "--batch=2")
     assert [row["batch"] for row in rows] == [2]
@@ -134,63 +254,11 @@ def test_the_decoder_s_own_time_is_measured_next_to_its_operators(tmp_path: Path
     assert min(row[name] for row in asked for name in ("all", "new")) > 0
 
 
-@pytest.mark.parametrize("drafter", ["drafter", "eagle3"])
+@pytest.mark.parametrize("drafter", ["drafter", pytest.param("eagle3", marks=pytest.mark.ci)])
 def test_what_proposing_takes_is_measured_next_to_a_drafter_s_passes(drafter: str) -> None:
     rows = decoder_time.proposing(SHIPPED / drafter, 1.0, prompts=1)
     assert [row["way"] for row in rows] == ["chain of 4, by block", "tree of 8 in 4"]
     assert min(row[name] for row in rows for name in ("network", "own")) > 0
-
-
-@pytest.mark.night
-@pytest.mark.parametrize("drafter", ["drafter", "eagle3"])
-def test_chains_and_trees_are_compared(
-    drafter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chains_and_trees, "DRAFTERS", chains_and_trees.DRAFTERS[:1])
-    monkeypatch.setattr(chains_and_trees, "TEMPERATURES", (0.0, 1.0))
-    monkeypatch.setattr(chains_and_trees, "training_files", lambda: calibration_files()[:2])
-    options = ["--prompts=4", "--tokens=6", "--positions=150"]
-    options += ["--drafter", str(SHIPPED / drafter)]
-    rows = run(chains_and_trees, tmp_path / "trees.json", *options)
-    assert len(rows) == 2 * len(chains_and_trees.WAYS) - 1  # greedy, one rule for chains
-    for row in rows:
-        assert 0 <= row["accepted"][0] <= row["passes"]
-        assert row["speed"][0] > 0
-
-
-@pytest.mark.night
-def test_lengths_and_cascades_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lengths_and_cascades, "training_files", lambda: calibration_files()[:2])
-    monkeypatch.setattr(lengths_and_cascades, "LENGTHS", (2, 3))
-    options = ["--positions=800", "--contexts=10", "--prompts=2", "--tokens=8"]
-    rows = run(lengths_and_cascades, tmp_path / "rows.json", *options)
-    speeds = {(row["name"], row["costs"]): row["speed"] for row in rows}
-    assert len(speeds) == len(rows) == 11 * 4
-    for costs in ("c = 0.1", "c = 0.3"):
-        rules = [row for row in rows if (row["part"], row["costs"]) == ("length", costs)]
-        assert max(rules, key=lambda row: row["speed"])["name"] == "oracle"
-    assert all(speeds[name, "c = 0.1"] > speeds[name, "c = 0.3"] for name, _ in speeds)
-
-
-@pytest.mark.night
-def test_lifted_rows_are_measured_against_a_drafter_with_all_tokens(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = load_model("--target", SHIPPED / "target")
-    every = Vocabulary.identity(target.get_output_embeddings().weight.shape[0])
-    Eagle3Checkpoint(new_network(target, every, [1, 3, 4]), every).save_pretrained(tmp_path / "all")
-    given = ["--full", str(tmp_path / "all"), "--published", str(SHIPPED / "eagle3")]
-    sizes = ["--positions=200", "--samples=150", "--compared=20", "--held-out=200", "--threads=1"]
-    sizes += ["--train-steps=2", "--data=text", "--work", str(tmp_path)]
-    rows = run(lifted_rows, tmp_path / "rows.json", *given, *sizes)
-    assert [row["temperature"] for row in rows[::6]] == [1.0, 0.7, 0.0]
-    assert [row["method"] for row in rows[4::6]] == ["virtual+dynamic, trained"] * 3
-    for row in rows:
-        assert row["recovered"] is None, "a drafter that was not trained has nothing to lose"
-        plain = row["acceptance"][0] - row["gain"][0]
-        assert row["lost"][0] == pytest.approx(row["full"][0] - plain, abs=1e-6)
-    assert lifted_rows.main([*given, *sizes, "--tokens=8"]) > 0
-    assert "is of other arguments" in capsys.readouterr().err
 
 
 def test_a_small_drafter_never_takes_the_place_of_what_is_there(
@@ -228,20 +296,6 @@ def test_what_steering_brings_is_over_the_plain_drafter_and_over_the_control() -
         0.125,
         0.125,
     )
-
-
-@pytest.mark.night
-def test_what_steering_brings_is_measured_next_to_a_control(tmp_path: Path) -> None:
-    sizes = ["--steps=6", "--texts=8", "--tokens=8", "--threads=1"]
-    plain, steered, shuffled = run(steering, tmp_path / "rows.json", *sizes)
-    assert (steered["way"], shuffled["way"]) == ("steered", "shuffled")
-    for name, row, other in [
-        ("gain", steered, plain),
-        ("gain", shuffled, plain),
-        ("over_control", steered, shuffled),
-    ]:
-        difference = row["acceptance"][0] - other["acceptance"][0]
-        assert row[name][0] == pytest.approx(difference, abs=1e-7)
 
 
 TOKENS, WIDTH = 40, 8
@@ -287,82 +341,6 @@ def test_acceptance_at_recorded_positions_is_that_of_the_operator(
         )
 
 
-def gemma_target() -> Any:
-    """A tiny one in its place."""
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=400,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=8,
-        num_attention_heads=2,
-        initializer_range=0.4,
-    )
-    return LlamaForCausalLM(config).eval()
-
-
-@pytest.fixture
-def tiny_gemma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An EAGLE-3 drafter with all tokens, of a tiny target that is in place of Gemma."""
-    save_pair(tmp_path)
-    model, every = gemma_target(), Vocabulary.identity(400)
-    model.save_pretrained(tmp_path / "target")
-    models = load_pair(tmp_path / "target", tmp_path / "target")
-    monkeypatch.setattr(gemma, "load_gemma", lambda: models)
-    monkeypatch.setattr(gemma, "weights", lambda: tmp_path / "target")
-    monkeypatch.setattr(gemma, "HEAD", tmp_path / "full")
-    monkeypatch.setattr(gemma, "fast_dtype", lambda: torch.float32)
-    monkeypatch.setattr(gemma, "refuse_missing", lambda: None)
-    monkeypatch.setattr(gemma, "terms", lambda: "")
-    write(tmp_path / "full", new_network(model, every, None), every, Recipe(steps=1))
-    return tmp_path / "full"
-
-
-@pytest.mark.night
-@pytest.mark.parametrize("itself", [True, False])
-def test_what_comes_back_for_a_real_model_is_measured_once_by_every_method(
-    itself: bool, tiny_gemma: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = training_files()[:60]
-    for name, value in {
-        "training_files": lambda: files,
-        "BUDGETS": (0.9,),
-        "BATCHES": (1,),
-        "VIRTUAL": 4,
-        "COUNTED": 5,
-        "_LEAST_WIDTH": 64,
-    }.items():
-        monkeypatch.setattr(gemma_acceptance, name, value)
-    options = ["--text", "code", "--keep", "0.25"]
-    options += [] if itself else ["--full", str(tiny_gemma)]
-    rows = run(gemma_acceptance, tmp_path / "rows.json", *options)
-    cells = [gemma_acceptance.cells(row)[:3] for row in rows]
-    assert len({tuple(each) for each in cells}) == len(cells) >= 8
-    for row in rows:
-        if "lost" in row:
-            assert row["lost"][0] == pytest.approx(row["full"][0] - row["pruned"][0], abs=1e-6)
-        elif row["method"] == "all" and row["recovered"]:
-            assert row["recovered"][0] > 0.5
-
-
-@pytest.mark.night
-def test_each_draft_length_is_compared_with_the_target_alone(
-    tiny_gemma: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = training_files()[:40]
-    for module in ("examples.demo.calibration", "studies.gemma_decoding"):
-        monkeypatch.setattr(f"{module}.training_files", lambda: files)
-    options = ["--device", "cpu", "--batch", "1", "2", "--draft-length", "2", "--tokens", "12"]
-    rows = run(gemma_decoding, tmp_path / "rows.json", *options, "--rounds", "2")
-    cases = [(row["temperature"], row["batch"], row["draft_length"]) for row in rows]
-    assert cases == [(at, batch, k) for at in (0.0, 1.0) for batch in (1, 2) for k in (0, 2)]
-    for row in rows:
-        alone = row["draft_length"] == 0
-        assert (row["speed_up"] == row["while_all"] == [1.0, 1.0, 1.0]) == alone
-        assert (row["draft_milliseconds"][0] == 0) == (row["tokens_a_pass"] == 1) == alone
-        assert row["pass_milliseconds"][0] > 0
-
-
 @pytest.mark.night
 def test_the_study_of_pruning_has_every_size_method_and_text(
     tiny: ModelPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -387,33 +365,3 @@ def test_the_study_of_pruning_refuses_a_folder_before_an_hour_s_work(
 ) -> None:
     assert pruning.main(["--output", str(tmp_path)]) == 2
     assert f"--output {tmp_path} is a folder" in capsys.readouterr().err
-
-
-@pytest.mark.night
-def test_sampled_assistance_is_exact_here_and_the_control_is(tmp_path: Path) -> None:
-    rows = run(universal_assistance, tmp_path / "result.json", "--runs", "150")
-    fits = {row["method"]: row["first"]["probability"] for row in rows}
-    assert len(fits) == 5
-    # How far it is off depends on an order that each process draws anew.
-    del fits["Transformers, universal assistance"]
-    assert min(fits.values()) > 1e-6
-
-
-@pytest.mark.night
-def test_drafters_with_other_tokenizers_are_compared_each_way_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A tiny model in the place of Gemma; Transformers drafts for a batch of one alone."""
-    size = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
-    config = LlamaConfig(vocab_size=2010, num_hidden_layers=1, eos_token_id=None, **size)
-    small = LlamaForCausalLM(config).eval()
-    demo = load_model("--target", SHIPPED / "drafter"), load_tokenizer("", SHIPPED / "target")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level())
-    models = [text_drafters.Model("demo", *demo), text_drafters.Model("tiny", small, tokenizer)]
-    monkeypatch.setattr(text_drafters, "both", lambda other: models)
-    options = ("--prompts", "2", "--new", "6", "--rounds", "1")
-    rows = run(text_drafters, tmp_path / "new" / "result.json", *options)
-    assert len(rows) == 2 * 3 * (9 + 8)
-    assert all(row["tokens_per_second"][0] > 0 for row in rows)
-    drafted = [row for row in rows if row["method"] not in ("target alone", "Transformers")]
-    assert all(0 <= row["acceptance"] <= 1 for row in drafted)

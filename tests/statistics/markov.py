@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from rdk_cuda.affinity import Affinity
+from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 from tests.statistics.chi_square import histogram
 
 ORDER = 2
+METHODS = [0, 1]  # by token, by block
 
 
 @dataclass(frozen=True)
@@ -73,57 +75,48 @@ class Models:
         return text[rows, end - 2] * self.size + text[rows, end - 1]
 
 
+def agreeing(agreement: float, size: int) -> Models:
+    """A drafter that knows about the target as much as `agreement` says, 1 being all."""
+    target, noise = (generators.logits(size**ORDER, size, seed, scale=1.2) for seed in (0, 9))
+    drafter = agreement * target + (1 - agreement) * noise
+    return Models(target, drafter, Affinity.intersection(Vocabulary.identity(size)))
+
+
 StepKeys = Callable[[Tensor, Tensor], Tensor]
-# Which drafts to keep, [B, K], from the drafted tokens and their stats.
-Keep = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass
 class Loop:
-    """Speculative decoding of many sequences, and the ways in which it can be done wrong."""
+    """Speculative decoding of many sequences, by the operators alone."""
 
     models: Models
     drafts: int = 2
-    feed_back_rejected: bool = False  # Offer the rejected drafts as dynamic tokens.
     step_keys: StepKeys = torch.ops.rdk.step_keys
-    keep: Keep | None = None
-    verify_temperature: float | None = None
-    offer_logit: float = 2.0
     method: int = 0  # of verify
-    top_k: int = 0  # of the target
 
     def texts(self, sequences: int, length: int) -> Tensor:
         """How often each text was decoded, in the order of `Models.exact`."""
         size, width = self.models.size, self.drafts
         text = torch.zeros(sequences, ORDER + length + width + 1, dtype=torch.int64)
         done = torch.zeros(sequences, dtype=torch.int64)
-        offered = torch.full((sequences, width), -1, dtype=torch.int32)
         seeds = torch.arange(sequences)
         active = torch.arange(sequences)
         while active.numel():
-            tokens, accepted, drafted = self.step(
-                text[active], done[active], seeds[active], offered[active]
-            )
+            tokens, accepted, _ = self.step(text[active], done[active], seeds[active])
             for j in range(width + 1):
                 put = j <= accepted
                 text[active[put], ORDER + done[active[put]] + j] = tokens[put, j]
-            rejected = torch.arange(width) >= accepted[:, None]
-            offered[active] = torch.where(rejected, drafted, -1).int()
             done[active] += accepted + 1
             active = active[done[active] < length]
         decoded = text[:, ORDER : ORDER + length]
         index = (decoded * size ** torch.arange(length - 1, -1, -1)).sum(1)
         return histogram(index, size**length)
 
-    def step(
-        self, text: Tensor, done: Tensor, seeds: Tensor, offered: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def step(self, text: Tensor, done: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Output tokens ``[B, K + 1]``, accepted drafts ``[B]`` and drafted tokens ``[B, K]``."""
         models, width, batch = self.models, self.drafts, seeds.numel()
         keys = self.step_keys(seeds, done)
         text, ones = text.clone(), torch.ones(batch)
-        dynamic = offered if self.feed_back_rejected else None
-        values = torch.full(offered.shape, self.offer_logit) if self.feed_back_rejected else None
         logits, stats, drafted = [], [], []
         for j in range(width):
             logits.append(models.drafter[models.context(text, ORDER + done + j)])
@@ -133,8 +126,6 @@ class Loop:
                 keys,
                 done + j,
                 *models.affinity.by_draft,
-                dynamic,
-                values,
             )
             text[torch.arange(batch), ORDER + done + j] = tokens
             drafted.append(tokens)
@@ -143,29 +134,19 @@ class Loop:
             [models.target[models.context(text, ORDER + done + j)] for j in range(width + 1)], 1
         )
         tokens = torch.stack(drafted, 1)
-        draft_stats = torch.stack(stats, 1)
-        if self.keep is not None:
-            kept = self.keep(tokens, draft_stats)
-            tokens = torch.where(kept, tokens, -1)
-        scale = models.draft_temperature
-        if self.verify_temperature is not None:
-            scale, draft_stats = self.verify_temperature, None
         output, accepted, _ = torch.ops.rdk.verify(
             target.flatten(0, 1),
             torch.stack(logits, 1).flatten(0, 1),
-            None if draft_stats is None else draft_stats.flatten(0, 1),
+            torch.stack(stats, 1).flatten(0, 1),
             None,
             tokens.flatten(),
             torch.arange(batch + 1, dtype=torch.int32) * width,
             ones * models.target_temperature,
-            ones * scale,
+            ones * models.draft_temperature,
             keys,
             done,
             *models.affinity.by_target,
             width,
-            None if dynamic is None else dynamic.repeat_interleave(width, 0),
-            None if values is None else values.repeat_interleave(width, 0),
-            *((torch.full((batch,), self.top_k, dtype=torch.int32),) if self.top_k else (None,)),
             method=self.method,
         )
-        return output, accepted.long(), torch.stack(drafted, 1)
+        return output, accepted.long(), tokens

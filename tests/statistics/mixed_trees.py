@@ -60,9 +60,7 @@ class TreeLoop(Loop):
         left = self.models.drafter.masked_fill(hidden.any(2), -math.inf)
         return torch.where((left > -math.inf).any(1, keepdim=True), left, self.models.drafter)
 
-    def step(
-        self, text: Tensor, done: Tensor, seeds: Tensor, offered: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def step(self, text: Tensor, done: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         models, batch, size = self.models, seeds.numel(), self.models.size
         keys, ones = self.step_keys(seeds, done), torch.ones(batch)
         contexts = {-1: models.context(text, ORDER + done)}
@@ -102,7 +100,6 @@ class TreeLoop(Loop):
         drawn = [node for node in nodes if self.is_drawn(node)]
         rows = torch.full((batch, count), -1, dtype=torch.int32)
         rows[:, drawn] = torch.arange(batch * len(drawn), dtype=torch.int32).view(batch, -1)
-        limits = torch.full((batch,), self.top_k, dtype=torch.int32) if self.top_k else None
         put, accepted, _ = torch.ops.rdk.verify_tree(
             self.target_rows(contexts, [-1, *nodes]),
             tokens.flatten(),
@@ -112,17 +109,12 @@ class TreeLoop(Loop):
             keys,
             done,
             self.drafts,
-            limits,
-            None,
-            None,
-            None,
+            *(None,) * 4,
             self.drafter_rows(contexts, drawn),
             None,
             rows.flatten(),
             ones * models.draft_temperature,
             *models.affinity.by_target,
-            None,
-            None,
-            self.method,
+            method=self.method,
         )
         return put, accepted.long()

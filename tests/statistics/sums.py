@@ -28,11 +28,9 @@ class BySums(Loop):
     plain_residual: bool = False
     seed: int = 0
 
-    def step(
-        self, text: Tensor, done: Tensor, seeds: Tensor, offered: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def step(self, text: Tensor, done: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What `Loop.step` returns, of the same drafts."""
-        _, _, drafted = super().step(text, done, seeds, offered)
+        _, _, drafted = super().step(text, done, seeds)
         self.seed += 1
         p, q = self.distributions(text, done, drafted)
         factors = prefix_factors(p, q, drafted)

@@ -20,34 +20,12 @@ from torch import Tensor
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
-from tests import generators
 from tests.statistics.chi_square import assert_caught, assert_fits
-from tests.statistics.markov import ORDER, Loop, Models
+from tests.statistics.markov import ORDER, Loop, Models, agreeing
 from tests.statistics.sums import BySums, prefix_factors, token_factors
-from tests.statistics.test_decoding_loops import AFFINITIES, CASES, SIZE
 from tests.tolerances import CERTAIN, FALSE_ALARM
 
-SEQUENCES, DRAFTS = 30_000, 3
-
-
-@pytest.mark.parametrize(("name", "temperatures"), CASES)
-def test_whole_blocks_have_the_targets_distribution(
-    name: str, temperatures: tuple[float, float]
-) -> None:
-    models = Models.random(
-        AFFINITIES[name](), target_temperature=temperatures[0], draft_temperature=temperatures[1]
-    )
-    loop = Loop(models, DRAFTS, method=1)
-    assert_fits(loop.texts(SEQUENCES, DRAFTS + 1), models.exact(DRAFTS + 1))
-
-
-def test_blocks_of_a_truncated_target_have_its_distribution() -> None:
-    models = Models.random(AFFINITIES["virtual"]())
-    counts = Loop(models, DRAFTS, method=1, top_k=2).texts(SEQUENCES, DRAFTS + 1)
-    kept = models.target >= models.target.topk(2).values[:, 1:]
-    cut = Models(models.target.masked_fill(~kept, -math.inf), models.drafter, models.affinity)
-    assert_fits(counts, cut.exact(DRAFTS + 1))
-    assert_caught(counts, models.exact(DRAFTS + 1))
+SEQUENCES, DRAFTS, SIZE = 30_000, 3, 4
 
 
 WRONG: dict[str, dict[str, bool]] = {
@@ -59,7 +37,7 @@ WRONG: dict[str, dict[str, bool]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_the_rule_by_sums_and_its_two_mistakes(wrong: str) -> None:
-    models = Models.random(AFFINITIES["same vocabulary"](), seed=1)
+    models = Models.random(Affinity.intersection(Vocabulary.identity(SIZE)), seed=1)
     counts = BySums(models, DRAFTS, **WRONG[wrong]).texts(SEQUENCES, DRAFTS + 1)
     check = assert_caught if WRONG[wrong] else assert_fits
     check(counts, models.exact(DRAFTS + 1))
@@ -68,22 +46,12 @@ def test_the_rule_by_sums_and_its_two_mistakes(wrong: str) -> None:
 # ------------------------------------------------------------------------- accepted length
 
 
-def graded(agreement: float) -> Models:
-    """A drafter that is the target's copy where `agreement` is 1, and knows nothing of it at 0."""
-    affinity = Affinity.intersection(Vocabulary.identity(SIZE))
-    models = Models.random(affinity)
-    noise = generators.logits(SIZE**ORDER, SIZE, 9, scale=1.2)
-    drafter = agreement * models.target + (1 - agreement) * noise
-    return Models(models.target, drafter, affinity)
-
-
 def one_step(loop: Loop, sequences: int, first_seed: int) -> tuple[Tensor, Tensor]:
     """Accepted drafts, and the drafts, of sequences that begin after (0, 0)."""
     text = torch.zeros(sequences, ORDER + loop.drafts + 1, dtype=torch.int64)
     start = torch.zeros(sequences, dtype=torch.int64)
-    offered = torch.full((sequences, loop.drafts), -1, dtype=torch.int32)
     seeds = torch.arange(first_seed, first_seed + sequences)
-    _, accepted, drafted = loop.step(text, start, seeds, offered)
+    _, accepted, drafted = loop.step(text, start, seeds)
     return accepted.double(), drafted
 
 
@@ -102,7 +70,7 @@ def test_accepted_lengths_are_those_of_the_sums_and_at_least_those_by_token(
 ) -> None:
     """On each path prefix i is accepted with probability c_i, and by token with no more."""
     sequences = 10_000
-    models = graded(agreement)
+    models = agreeing(agreement, SIZE)
     by_block, drafted = one_step(Loop(models, drafts, method=1), sequences, 0)
     by_token, same = one_step(Loop(models, drafts), sequences, 0)
     sums = BySums(models, drafts)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from studies.recursive_rejection import Beam, beam_search_step, gumbel_top_k, recursive_rejection
 from tests.statistics.chi_square import assert_caught, assert_fits
-from tests.statistics.test_mixed_trees import agreeing
+from tests.statistics.markov import agreeing
 
 COUNT = 100_000
 
@@ -28,7 +28,7 @@ def gumbel(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
 @pytest.mark.parametrize("agreement", [0.2, 0.8])
 def test_a_beam_and_top_k_draw_the_same_siblings(agreement: float) -> None:
     """The children of one node: Plackett and Luce's probability of each ordered pair."""
-    q = agreeing(agreement).drafter[3].double().softmax(0)
+    q = agreeing(agreement, 5).drafter[3].double().softmax(0)
     log_q = q.log().expand(COUNT, 1, -1)
     noise = gumbel(tuple(log_q.shape), torch.Generator().manual_seed(2))
     pairs = q[:, None] * q[None, :] / (1 - q)[:, None] * (1 - torch.eye(len(q)))

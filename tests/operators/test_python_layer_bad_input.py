@@ -1,0 +1,204 @@
+"""What the Python layer refuses, by function and argument."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import rdk_cuda
+from rdk_cuda.affinity import Affinity
+from rdk_cuda.vocabulary import Vocabulary
+from tests import generators
+
+pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
+
+
+def identity(size: int = 5) -> Affinity:
+    return Affinity.intersection(Vocabulary.identity(size))
+
+
+def drafted(*arguments: Any, **named: Any) -> rdk_cuda.Draft:
+    """One token for one sequence of five."""
+    return rdk_cuda.draft(torch.zeros(1, 5), identity(), *arguments, **named)
+
+
+def with_dynamic(columns: int, **named: Any) -> rdk_cuda.Draft:
+    tokens, values = torch.zeros(1, columns, dtype=torch.int32), torch.zeros(1, columns)
+    return drafted(dynamic_tokens=tokens, dynamic_logits=values, **named)
+
+
+FIRST = drafted(seeds=1, positions=10)
+SECOND = drafted(after=FIRST)
+OTHER = drafted(0.3, seeds=2, positions=50)
+TARGET, TWO = torch.zeros(1, 3, 5), torch.zeros(2, 5)
+DRAFT, VERIFY, JOIN = r"rdk_cuda\.draft: ", r"rdk_cuda\.verify: ", r"Draft\.join: "
+TREE = r"rdk_cuda\.verify_tree: "
+PAIR, ROWS = rdk_cuda.draft(TWO, identity(), seeds=1, positions=0), torch.zeros(2, 3).long()
+
+
+def verified(**options: Any) -> rdk_cuda.Verified:
+    """One draft of one sequence."""
+    return rdk_cuda.verify(TARGET[:, :2], FIRST, identity(), **options)
+
+
+def walked(**changes: Any) -> object:
+    """A chain of three nodes for each of two sequences."""
+    given = {"target_logits": torch.zeros(2, 4, 5), "tokens": ROWS}
+    given |= {} if "draft" in changes else {"seeds": 1, "positions": 0}
+    return rdk_cuda.verify_tree(**given | {"parents": torch.tensor([-1, 0, 1])} | changes)
+
+
+REFUSED: dict[str, Callable[[], object]] = {
+    DRAFT + r"draft_logits has shape \[5\]": lambda: rdk_cuda.draft(TWO[0], identity()),
+    DRAFT + r"temperature has shape \[3\]": lambda: rdk_cuda.draft(TWO, identity(), torch.ones(3)),
+    r"rdk_cuda\.redistribute: temperature has shape \[3\]": lambda: rdk_cuda.redistribute(
+        TWO, identity(), torch.ones(3)
+    ),
+    DRAFT + r"positions is .* \[9\]": lambda: drafted(positions=torch.arange(9)),
+    DRAFT + "got both seeds and generator": lambda: drafted(
+        seeds=1, positions=0, generator=generators.generator(1)
+    ),
+    DRAFT + "temperature, seeds, .* belong to the first draft": lambda: drafted(1.0, after=FIRST),
+    DRAFT + ".* seeds, .* belong to the first draft": lambda: drafted(seeds=1, after=FIRST),
+    DRAFT + ".*, positions .* belong to the first": lambda: drafted(positions=9, after=FIRST),
+    DRAFT + "draft_logits has 2 sequences, but after= has 1": lambda: rdk_cuda.draft(
+        TWO, identity(), after=FIRST
+    ),
+    VERIFY + r"target_logits has shape \[1, 3, 5\]": lambda: rdk_cuda.verify(
+        TARGET, FIRST, identity()
+    ),
+    VERIFY + r"target_logits has shape \[3, 5\]": lambda: rdk_cuda.verify(
+        TARGET[0], [FIRST, SECOND], identity()
+    ),
+    VERIFY + "draft lacks the first 1": lambda: rdk_cuda.verify(TARGET[:, 1:], SECOND, identity()),
+    JOIN + "drafts is empty": lambda: rdk_cuda.verify(TARGET, [], identity()),
+    JOIN + r"drafts\[1\] follows 0 tokens .* in order": lambda: rdk_cuda.verify(
+        TARGET, [SECOND, FIRST], identity()
+    ),
+    JOIN + r"drafts\[1\] belongs to another step": lambda: rdk_cuda.verify(
+        TARGET, [FIRST, drafted(after=OTHER)], identity()
+    ),
+    JOIN + "dynamic_tokens have the shapes": lambda: rdk_cuda.Draft.join(
+        [first := with_dynamic(3), with_dynamic(2, after=first)]
+    ),
+    JOIN + "only some of the drafts have dynamic_tokens": lambda: rdk_cuda.Draft.join(
+        [FIRST, with_dynamic(2, after=FIRST)]
+    ),
+    VERIFY + r"allowed has shape \[2, 2\]; needs \[1, 2, ceil": lambda: verified(
+        allowed=torch.zeros(2, 2, dtype=torch.int32)
+    ),
+    VERIFY + "logprobs is 'all'; needs": lambda: verified(logprobs="all"),
+    VERIFY + r"top_p has shape \[2\]; needs \[1\]": lambda: verified(top_p=[0.5, 0.5]),
+    VERIFY + 'method is \'blocks\'; needs "token" or "block"': lambda: verified(method="blocks"),
+    TREE + r"tokens has shape \[3\]": lambda: walked(tokens=ROWS[0]),
+    TREE + r"target_logits has shape .*needs \[2, 4, V_t\]": lambda: walked(
+        target_logits=torch.zeros(2, 3, 5)
+    ),
+    TREE + "parents is torch.float32": lambda: walked(parents=torch.zeros(3)),
+    TREE + r"parents is torch.int32 of shape \[2, 2\]": lambda: walked(
+        parents=torch.zeros(2, 2).int()
+    ),
+    TREE + r"allowed has shape \[8, 1\]": lambda: walked(allowed=torch.zeros(8, 1).int()),
+    TREE + "method is 'both'": lambda: walked(method="both"),
+    TREE + "got draft_rows or affinity without draft": lambda: walked(draft_rows=ROWS),
+    TREE + "seeds, positions": lambda: walked(
+        draft=PAIR, draft_rows=ROWS, affinity=identity(), seeds=1, positions=0
+    ),
+    TREE + "got draft without draft_rows or affinity": lambda: walked(draft=PAIR, draft_rows=ROWS),
+    TREE + "got draft without draft_rows": lambda: walked(draft=PAIR, affinity=identity()),
+    TREE + ".*lacks the first 1 rows": lambda: walked(
+        draft=rdk_cuda.draft(TWO, identity(), after=PAIR),
+        draft_rows=ROWS,
+        affinity=identity(),
+    ),
+    TREE + "draft_rows is torch": lambda: walked(
+        draft=PAIR, draft_rows=ROWS[0], affinity=identity()
+    ),
+    r"Draft\.without_distribution: tokens has shape \[1\]": lambda: (
+        rdk_cuda.Draft.without_distribution(torch.zeros(1), seeds=1, positions=0)
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_does_not_fit_together_is_refused_by_function_and_argument(message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        REFUSED[message]()
+
+
+STEPS: dict[str, Callable[..., object]] = {
+    "rdk_cuda.draft": drafted,
+    "Draft.without_distribution": lambda **given: rdk_cuda.Draft.without_distribution(
+        torch.zeros(1, 1, dtype=torch.int64), **given
+    ),
+    "rdk_cuda.verify_tree": lambda **given: rdk_cuda.verify_tree(
+        TARGET, torch.zeros(1, 2, dtype=torch.int64), torch.tensor([-1, 0]), **given
+    ),
+}
+
+
+@pytest.mark.parametrize("function", STEPS)
+def test_seeds_without_positions_would_share_a_key_and_are_refused(function: str) -> None:
+    with pytest.raises(ValueError, match=f"{function}: got seeds without positions.* pass pos"):
+        STEPS[function](seeds=1)
+    STEPS[function](positions=3)  # each call has seeds of its own
+    STEPS[function](generator=generators.generator(1))
+
+
+@pytest.mark.parametrize("function", STEPS)
+def test_seeds_and_positions_of_64_unsigned_bits_are_taken_in_every_form(function: str) -> None:
+    for unsigned in (2**63, 2**64 - 1):
+        forms = [[unsigned], [unsigned - 2**64], torch.tensor([unsigned - 2**64])]
+        results = [STEPS[function](seeds=form, positions=form) for form in forms]
+        for each in results[1:]:
+            for name in ("tokens", "step_keys", "path"):
+                if hasattr(each, name):
+                    assert torch.equal(getattr(each, name), getattr(results[0], name))
+    for beyond in (2**64, -(2**63) - 1):
+        for form in (beyond, [beyond]):
+            with pytest.raises(
+                ValueError, match=rf"{function}: seeds is -?\d+; needs an integer of"
+            ):
+                STEPS[function](seeds=form, positions=0)
+
+
+OUT_OF_RANGE = {
+    "temperature": [-1, -1e-9, math.nan, math.inf],
+    "top_k": [-1, [-1]],
+    "top_p": [0, 95, -0.1, 1.1, math.nan, [95.0]],
+    "min_p": [-0.1, 1.1, math.nan, [math.nan]],
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_numbers_that_are_no_temperature_or_limit_are_refused_by_name(name: str) -> None:
+    tree = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([-1, 0])
+    functions: dict[str, Callable[..., object]] = {
+        "draft": drafted,
+        "redistribute": lambda **given: rdk_cuda.redistribute(TWO[:1], identity(), **given),
+        "verify": lambda **given: rdk_cuda.verify(TARGET, [FIRST, SECOND], identity(), **given),
+        "verify_tree": lambda **given: rdk_cuda.verify_tree(TARGET, *tree, **given),
+    }
+    for function, call in functions.items():
+        for value in OUT_OF_RANGE[name]:
+            if value is None and function == "draft":
+                continue  # the default
+            with pytest.raises(
+                ValueError, match=rf"rdk_cuda\.{function}: {name} is .*; needs to be"
+            ):
+                call(**{name: value})
+        call(**{name: torch.tensor([-1])})  # in a tensor it has a result
+        call(**{name: 1})
+        call(**{name: [1]})
+    free, vast = drafted(seeds=1, positions=0), drafted(seeds=1, positions=0, top_k=2**70)
+    assert torch.equal(free.tokens, vast.tokens)
+
+
+@pytest.mark.parametrize("seeds", [1.5, [1.0, 2.0], [1, 2, 3], "7", torch.ones(2)])
+def test_seeds_that_are_none_are_refused_by_name(seeds: Any) -> None:
+    with pytest.raises(ValueError, match=r"rdk_cuda\.draft: seeds is"):
+        rdk_cuda.draft(TWO, identity(), seeds=seeds, positions=0)
