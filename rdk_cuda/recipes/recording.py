@@ -65,10 +65,12 @@ class Samples:
         return torch.exp(self.target_logits / temperature - normalizer)
 
     def spaced(self, count: int) -> Samples:
+        """Take at most `count` samples, evenly spaced."""
         step = max(1, -(-len(self) // count))
         return self.select(torch.arange(0, len(self), step, device="cpu"))
 
     def select(self, index: Tensor) -> Samples:
+        """Take the samples that an index or a mask names."""
         return Samples(
             self.hidden[index],
             self.targets[index],
@@ -104,6 +106,7 @@ class Recording:
 
     @property
     def positions(self) -> int:
+        """How many positions were read."""
         return int(self.counts.sum())
 
     def variance_at(self, temperature: float) -> Tensor:

@@ -160,12 +160,14 @@ class HeadCost:
     screen_bytes_each: int = 0
 
     def bytes_read(self, batch: int = 1) -> float:
+        """Bytes that a draft reads, of a batch that shares the head's rows."""
         row = self.bytes_each * self.hidden_size
         once = row * self.rows + self.screen_bytes
         return once / batch + row * self.dynamic_columns + self.screen_bytes_each
 
     @property
     def flops(self) -> float:
+        """Operations of a draft, products and sums."""
         rows = (self.rows + self.dynamic_columns) * self.hidden_size
         return 2 * (rows + self.screen_bytes + self.screen_bytes_each / 2)
 
@@ -205,6 +207,7 @@ class Times:
         return contradiction(statistics.median(each))
 
     def draft_time(self, head: HeadCost) -> float:
+        """Seconds of one draft with this head."""
         weights = head.bytes_read() / head.bytes_each
         return self.drafter_body + self.head_weight * weights
 

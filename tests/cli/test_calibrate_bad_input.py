@@ -110,9 +110,10 @@ def test_text_too_short_for_one_pass_is_refused(refused: Refused, files: list[Pa
 
 def test_models_that_read_too_little_are_refused(refused: Refused, pair: Pair) -> None:
     config = json.loads((pair[1] / "config.json").read_text())
-    config["max_position_embeddings"] = 5
+    config["max_position_embeddings"] = 14
     (pair[1] / "config.json").write_text(json.dumps(config))
-    assert "at most 5 tokens are read at once; needs at least 6" in refused()
+    answer = refused("--draft-length", 16)
+    assert "at most 14 tokens are read at once; needs at least 18" in answer
 
 
 def test_one_document_needs_others_to_measure_on(refused: Refused, files: list[Path]) -> None:

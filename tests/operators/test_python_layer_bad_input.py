@@ -12,7 +12,6 @@ import torch
 import rdk_cuda
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
-from tests import generators
 
 pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
 
@@ -59,12 +58,9 @@ REFUSED: dict[str, Callable[[], object]] = {
         TWO, identity(), torch.ones(3)
     ),
     DRAFT + r"positions is .* \[9\]": lambda: drafted(positions=torch.arange(9)),
-    DRAFT + "got both seeds and generator": lambda: drafted(
-        seeds=1, positions=0, generator=generators.generator(1)
-    ),
     DRAFT + "temperature, seeds, .* belong to the first draft": lambda: drafted(1.0, after=FIRST),
     DRAFT + ".* seeds, .* belong to the first draft": lambda: drafted(seeds=1, after=FIRST),
-    DRAFT + ".*, positions .* belong to the first": lambda: drafted(positions=9, after=FIRST),
+    DRAFT + ".* positions, .* belong to the first": lambda: drafted(positions=9, after=FIRST),
     DRAFT + "draft_logits has 2 sequences, but after= has 1": lambda: rdk_cuda.draft(
         TWO, identity(), after=FIRST
     ),
@@ -79,7 +75,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     JOIN + r"drafts\[1\] follows 0 tokens .* in order": lambda: rdk_cuda.verify(
         TARGET, [SECOND, FIRST], identity()
     ),
-    JOIN + r"drafts\[1\] belongs to another step": lambda: rdk_cuda.verify(
+    JOIN + r"drafts\[1\] follows 1 tokens of another step": lambda: rdk_cuda.verify(
         TARGET, [FIRST, drafted(after=OTHER)], identity()
     ),
     JOIN + "dynamic_tokens have the shapes": lambda: rdk_cuda.Draft.join(
@@ -105,7 +101,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     TREE + r"allowed has shape \[8, 1\]": lambda: walked(allowed=torch.zeros(8, 1).int()),
     TREE + "method is 'both'": lambda: walked(method="both"),
     TREE + "got draft_rows or affinity without draft": lambda: walked(draft_rows=ROWS),
-    TREE + "seeds, positions": lambda: walked(
+    TREE + "seeds and positions belong to the draft": lambda: walked(
         draft=PAIR, draft_rows=ROWS, affinity=identity(), seeds=1, positions=0
     ),
     TREE + "got draft without draft_rows or affinity": lambda: walked(draft=PAIR, draft_rows=ROWS),
@@ -146,7 +142,6 @@ def test_seeds_without_positions_would_share_a_key_and_are_refused(function: str
     with pytest.raises(ValueError, match=f"{function}: got seeds without positions.* pass pos"):
         STEPS[function](seeds=1)
     STEPS[function](positions=3)  # each call has seeds of its own
-    STEPS[function](generator=generators.generator(1))
 
 
 @pytest.mark.parametrize("function", STEPS)

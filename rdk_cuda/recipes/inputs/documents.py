@@ -23,6 +23,7 @@ class Window(NamedTuple):
 
     @property
     def contexts(self) -> list[list[int]]:
+        """The window up to each of its tokens."""
         return [self.ids[:length] for length in range(1, len(self.ids) + 1)]
 
 

@@ -105,12 +105,14 @@ class Method:
 
     @classmethod
     def full(cls, full_head: FullHead) -> Method:
+        """Draft with the full head, `FullHead` of `rdk_cuda.drafter`."""
         everything = Vocabulary.identity(full_head[0].shape[0])
         drafter = PrunedDrafter(everything, Affinity.intersection(everything), *full_head)
         return cls(FULL, 1.0, drafter)
 
     @classmethod
     def whole(cls, models: Pair) -> Method:
+        """Draft with all that a pair's drafter has: its full head, or its lifted rows."""
         full = cls.full(models.drafter_head)
         return full if models.lifted is None else replace(full, name=LIFTED)
 
@@ -143,6 +145,7 @@ class Pruning:
 
     @property
     def keep(self) -> float:
+        """The share of the target's tokens that are kept."""
         return self.vocabulary.draft_size / self.vocabulary.target_size
 
     def method(self, name: str, temperature: float) -> Method:
