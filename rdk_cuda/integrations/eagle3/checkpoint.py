@@ -15,8 +15,9 @@ head is the target's.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -35,6 +36,8 @@ from .weights import WEIGHTS, CheckpointError, read_tensors, tensor_names
 
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 _FC = "fc.weight"
+_META = "eagle_meta.pt"  # which NeMo writes beside a drafter that it trains
+_ROUNDING = 0.01  # of a norm, more than bfloat16 loses
 # Tensors of training, and tables that are computed: not the drafter's weights.
 _NOT_WEIGHTS = (
     "d2t",
@@ -92,6 +95,8 @@ class Eagle3Checkpoint:
                 "target_hidden_size": config.target_hidden_size,
                 **{flag: True for flag in FLAGS if getattr(config, flag)},
             }
+        if config.reads_last:
+            fields["use_aux_hidden_state"] = False
         if config.state_layers is not None:
             fields["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": list(config.state_layers)}
         first = "layers.0." if config.eagle2 else "midlayer."
@@ -137,6 +142,10 @@ def read_checkpoint(path: str | PathLike[str], target: Any) -> Eagle3Checkpoint:
     fields = read_fields(folder)
     tensors = read_tensors(folder)
     config = configuration(folder, fields, tensors, target)
+    if "d2t" not in tensors and config.draft_size > (size := config.layer.vocab_size):
+        config = replace(config, draft_size=size)  # its rows beyond are padding
+        if _HEAD in tensors:
+            tensors[_HEAD] = tensors[_HEAD][:size]
     vocabulary = _vocabulary(folder, tensors, config)
     dtypes = {each.dtype for name, each in tensors.items() if not name.endswith(_NOT_WEIGHTS)}
     weights, shared = _weights(folder, config, tensors, vocabulary, target)
@@ -155,9 +164,11 @@ def _vocabulary(folder: Path, tensors: Mapping[str, Tensor], config: Eagle3Confi
     size = config.layer.vocab_size
     if "d2t" not in tensors:
         if config.draft_size != size:
+            beside = [file for file in (folder / _META, folder.parent / _META) if file.is_file()]
+            known = f"; {beside[0]} has them as selected_token_ids" if beside else ""
             raise CheckpointError(
                 f"{folder}: draft_vocab_size is {config.draft_size} of {size} tokens, but there is "
-                "no d2t that says which"
+                f"no d2t that says which{known}"
             )
         return Vocabulary.identity(size)
     try:
@@ -216,4 +227,12 @@ def _weights(
     shared = {
         name for name, row in own.items() if torch.equal(row.to(weights[name]), weights[name])
     }
+    targets = own[_EMBEDDING].to(weights[_EMBEDDING])
+    apart = float((weights[_EMBEDDING] - targets).norm() / targets.norm())
+    if apart > _ROUNDING:
+        warnings.warn(
+            f"{folder}: its embeddings differ from the target's by {apart:.2g} of their norm; is "
+            "it the target that the drafter was trained for?",
+            stacklevel=3,
+        )
     return weights, frozenset(shared)

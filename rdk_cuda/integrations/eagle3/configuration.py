@@ -73,9 +73,9 @@ def read_fields(folder: Path) -> dict[str, Any]:
     try:
         fields = read_json(path)
     except FileNotFoundError:
-        raise CheckpointError(
-            f"{folder}: has no config.json; needs the directory of a drafter's checkpoint"
-        ) from None
+        inside = (folder / "model" / "config.json").is_file()
+        needs = "its folder model" if inside else "the directory of a drafter's checkpoint"
+        raise CheckpointError(f"{folder}: has no config.json; needs {needs}") from None
     except ValueError as error:
         raise CheckpointError(f"{path}: is no JSON ({error}); copy it anew") from error
     if not isinstance(fields, dict):
@@ -95,7 +95,10 @@ def configuration(
     """The configuration, from any format, for this target; `names` are those of the tensors."""
     name = f"{folder / 'config.json'}"
     layer, text = _layer_fields(name, fields, target), target.config.get_text_config()
-    _refuse_layers(name, layer["num_hidden_layers"], names)
+    own = {tensor.split(".")[1] for tensor in names if tensor.startswith("layers.")}
+    if _STATE_NORM in names and own == {"0"} and "speculators_model_type" not in fields:
+        layer["num_hidden_layers"] = 1  # EAGLE's `midlayer`; some name the target's number
+    _refuse_layers(name, layer["num_hidden_layers"], own)
     nested = _object(name, fields, "eagle_config") if "eagle_config" in fields else {}
     found = {**nested, **{field: value for field, value in fields.items() if value is not None}}
     if not says_eagle3(fields) and _STATE_NORM not in names:
@@ -105,12 +108,18 @@ def configuration(
         draft_size=_positive(name, found, "draft_vocab_size", layer["vocab_size"]),
         target_hidden_size=_positive(name, found, "target_hidden_size", text.hidden_size),
         state_layers=_layer_ids(name, found.get("eagle_aux_hidden_state_layer_ids")),
+        reads_last=found.get("use_aux_hidden_state") is False,
         **{flag: bool(found.get(flag)) for flag in FLAGS},
     )
     if config.target_hidden_size != text.hidden_size:
         raise CheckpointError(
             f"{name}: target_hidden_size is {config.target_hidden_size}, and the target's states "
             f"have {text.hidden_size}; needs the target that the drafter was trained for"
+        )
+    if config.reads_last and layer["hidden_size"] != text.hidden_size:
+        raise CheckpointError(
+            f"{name}: use_aux_hidden_state is false, hidden_size is {layer['hidden_size']}, and "
+            f"the target's states have {text.hidden_size}; needs states that are read as they are"
         )
     try:
         config.layers_read(text.num_hidden_layers)
@@ -165,9 +174,8 @@ def _layer_fields(name: str, fields: Mapping[str, Any], target: Any) -> dict[str
     return found
 
 
-def _refuse_layers(name: str, layers: int, names: Collection[str]) -> None:
+def _refuse_layers(name: str, layers: int, found: Collection[str]) -> None:
     """Before Transformers makes a list of so many."""
-    found = {tensor.split(".")[1] for tensor in names if tensor.startswith("layers.")}
     if layers > len(found):
         raise CheckpointError(
             f"{name}: num_hidden_layers is {layers}, and there are tensors of {len(found)}; needs "
@@ -237,9 +245,9 @@ def _positive(name: str, fields: Mapping[str, Any], field: str, default: int | N
 
 
 def _layer_ids(name: str, value: Any) -> tuple[int, ...] | None:
-    if value is None:
+    if value is None or value == []:  # ModelOpt's default
         return None
-    if not isinstance(value, list) or not value or any(type(each) is not int for each in value):
+    if not isinstance(value, list) or any(type(each) is not int for each in value):
         raise CheckpointError(
             f"{name}: eagle_aux_hidden_state_layer_ids is {value!r:.40}; needs a list of layers"
         )

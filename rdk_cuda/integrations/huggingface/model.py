@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from .attention import context_length, layers_of
 from .library import cache_argument, unwrapped
 from .placement import weight_of
 from .slot_cache import SlotCache, lay_out, pieces
+from .states import states_of
 from .unserved import refuse_other_layers, refuse_unsupported_model
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class HuggingFaceModel:
             itself is a drafter that needs no training. None: all that the model sees by itself.
         state_layers: return the inputs of these layers, one after the other, for a drafter that
             reads the target's states (`rdk_cuda.integrations.eagle3`). The number of layers stands
-            for the last hidden state, after the last norm.
+            for the last hidden state, after the last norm, and one more for that before it.
         slots: how many tokens of each sequence, dead ones included, the cache has memory for from
             the first pass on. Where that is not enough, it takes more. Rejected drafts stay for a
             while: 4/3 of the longest sequence and the tokens of one pass are always enough.
@@ -102,6 +104,7 @@ class HuggingFaceModel:
             refuse_other_layers(model, state_layers)
         self.slots = slots
         self.state_layers = self._state_layers = tuple(state_layers)
+        self._depth: int = model.config.get_text_config(decoder=True).num_hidden_layers
         self.model, self.return_hidden = model, return_hidden or head is not None
         self._cache_argument = cache_argument(model.base_model if self.return_hidden else model)
         embedding = model.get_input_embeddings().weight
@@ -265,20 +268,22 @@ class HuggingFaceModel:
             arguments["position_ids"] = positions
         if self._state_layers:
             arguments["output_hidden_states"] = True
-        if not self.return_hidden:
-            # All of the model's forward, so its scales and soft caps of logits are kept.
-            arguments["logits_to_keep"] = max(kept, 1)
-            result = self._cache.run(self.model, arguments)
-            output = Output(_served(result.logits[:, result.logits.shape[1] - kept :]))
-        else:
-            result = self._cache.run(self.model.base_model, arguments)
+        reads = self._state_layers
+        reading: Any = states_of(self.model, reads, self._depth) if reads else nullcontext()
+        with reading as states:
+            if not self.return_hidden:
+                # All of the model's forward, so its scales and soft caps of logits are kept.
+                arguments["logits_to_keep"] = max(kept, 1)
+                result = self._cache.run(self.model, arguments)
+                output = Output(_served(result.logits[:, result.logits.shape[1] - kept :]))
+            else:
+                result = self._cache.run(self.model.base_model, arguments)
+            read = [states(result, self.device)] if reads else []
+        if self.return_hidden:
             last = result.last_hidden_state
             hidden = last[:, last.shape[1] - kept :].to(self.device)
             output = Output(_served(head_logits(hidden, self._head)), _served(hidden))
-        if not self._state_layers:
-            return output, []
-        states = [result.hidden_states[at].to(self.device) for at in self._state_layers]
-        return output, [torch.cat(states, dim=-1)]
+        return output, read
 
     def _refuse_bad_feed(
         self,

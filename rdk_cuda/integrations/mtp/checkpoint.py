@@ -20,9 +20,10 @@ from ...files import opened_tensors
 from ..eagle3.weights import CheckpointError
 from ..huggingface.library import unwrapped
 from ..huggingface.placement import weight_of
+from ..huggingface.states import last_norm
 from ..token_maps.files import TokenMapError, checkpoint_files
 from .families import COPIES, FAMILIES, Family, family_of
-from .network import MtpNetwork, last_norm, layer_config
+from .network import MtpNetwork, layer_config
 
 _MOST_LAYERS = 16
 _PLAIN = ("F64", "F32", "F16", "BF16")

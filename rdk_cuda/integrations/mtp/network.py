@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..eagle3.network import Eagle3Config, Eagle3Network
 from ..huggingface.library import cache_argument
 from ..huggingface.placement import weight_of
+from ..huggingface.states import last_norm
 from .families import Family
 
 
@@ -123,11 +124,6 @@ class _Head:
 
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight
-
-
-def last_norm(decoder: Any) -> str:
-    """The name of the norm behind a decoder's layers."""
-    return next(name for name in ("norm", "norm_f", "final_layernorm") if hasattr(decoder, name))
 
 
 def layer_config(target: Any, family: Family, number: int = 0) -> Any:
