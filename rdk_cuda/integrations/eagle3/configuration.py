@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def configuration(
 ) -> Eagle3Config:
     """The configuration, from any format, for this target; `names` are those of the tensors."""
     name = f"{folder / 'config.json'}"
-    layer, text = _layer_fields(name, fields, target), target.config.get_text_config()
+    layer, text = layer_fields(name, fields, target), target.config.get_text_config()
     own = {tensor.split(".")[1] for tensor in names if tensor.startswith("layers.")}
     if _STATE_NORM in names and own == {"0"} and "speculators_model_type" not in fields:
         layer["num_hidden_layers"] = 1  # EAGLE's `midlayer`; some name the target's number
@@ -104,10 +104,10 @@ def configuration(
     if not says_eagle3(fields) and _STATE_NORM not in names:
         return _eagle2_config(name, found, layer, text.hidden_size)
     config = Eagle3Config(
-        _layer_config(name, layer),
-        draft_size=_positive(name, found, "draft_vocab_size", layer["vocab_size"]),
-        target_hidden_size=_positive(name, found, "target_hidden_size", text.hidden_size),
-        state_layers=_layer_ids(name, found.get("eagle_aux_hidden_state_layer_ids")),
+        layer_config(name, layer),
+        draft_size=positive(name, found, "draft_vocab_size", layer["vocab_size"]),
+        target_hidden_size=positive(name, found, "target_hidden_size", text.hidden_size),
+        state_layers=layer_ids(name, found.get("eagle_aux_hidden_state_layer_ids")),
         reads_last=found.get("use_aux_hidden_state") is False,
         **{flag: bool(found.get(flag)) for flag in FLAGS},
     )
@@ -144,16 +144,19 @@ def _eagle2_config(
     if type(bias) is not bool:
         raise CheckpointError(f"{name}: bias is {bias!r:.40}; needs true or false")
     return Eagle3Config(
-        _layer_config(name, layer), layer["vocab_size"], width, eagle2=True, fc_bias=bias
+        layer_config(name, layer), layer["vocab_size"], width, eagle2=True, fc_bias=bias
     )
 
 
-def _layer_fields(name: str, fields: Mapping[str, Any], target: Any) -> dict[str, Any]:
+def layer_fields(
+    name: str, fields: Mapping[str, Any], target: Any, kinds: Sequence[str] = ("eagle3",)
+) -> dict[str, Any]:
     """The part of the configuration that describes the decoder layers, each field checked."""
     kind, layer = fields.get("speculators_model_type"), fields
     if kind is not None:
-        if kind != "eagle3":
-            raise CheckpointError(f"{name}: speculators_model_type is {kind!r:.40}; needs 'eagle3'")
+        if kind not in kinds:
+            needs = " or ".join(map(repr, kinds))
+            raise CheckpointError(f"{name}: speculators_model_type is {kind!r:.40}; needs {needs}")
         layer = _object(name, fields, "transformer_layer_config")
     if fields.get("quantization_config") or layer.get("quantization_config"):
         raise CheckpointError(f"{name}: has a quantization_config; needs a drafter that has none")
@@ -183,7 +186,8 @@ def _refuse_layers(name: str, layers: int, found: Collection[str]) -> None:
         )
 
 
-def _layer_config(name: str, fields: Mapping[str, Any]) -> Any:
+def layer_config(name: str, fields: Mapping[str, Any]) -> Any:
+    """Transformers' configuration of the layers, of fields that were checked."""
     from transformers import LlamaConfig, Qwen3Config
     from transformers.activations import ACT2FN
 
@@ -236,7 +240,8 @@ def _object(name: str, fields: Mapping[str, Any], field: str) -> dict[str, Any]:
     return value
 
 
-def _positive(name: str, fields: Mapping[str, Any], field: str, default: int | None) -> int:
+def positive(name: str, fields: Mapping[str, Any], field: str, default: int | None) -> int:
+    """A field's positive integer."""
     value = fields.get(field)
     value = default if value is None else value
     if type(value) is not int or value < 1:
@@ -244,7 +249,8 @@ def _positive(name: str, fields: Mapping[str, Any], field: str, default: int | N
     return value
 
 
-def _layer_ids(name: str, value: Any) -> tuple[int, ...] | None:
+def layer_ids(name: str, value: Any) -> tuple[int, ...] | None:
+    """A field's list of layers; None without one."""
     if value is None or value == []:  # ModelOpt's default
         return None
     if not isinstance(value, list) or any(type(each) is not int for each in value):

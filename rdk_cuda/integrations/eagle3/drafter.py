@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from ..huggingface.slot_cache import SlotCache, lay_out, pieces
 from .network import Eagle3Network
 
 
-def cache_for(network: Eagle3Network, dtype: torch.dtype, device: torch.device) -> SlotCache:
+def cache_for(network: Any, dtype: torch.dtype, device: torch.device) -> SlotCache:
     """An empty cache for the layers of a network."""
     layer = network.config.layer
     return SlotCache(layer, layers_of(SimpleNamespace(config=layer)), dtype, device)

@@ -36,6 +36,8 @@ def parts(name: str, size: int = 61, layers: int = 1) -> tuple[HuggingFaceModel,
     target = make(name, vocab_size=size)
     network = head_of(target)
     network.further = [head_of(target, number) for number in range(1, layers)]
+    if not network.family.norm:
+        network.fc.weight.mul_(4)  # else its head's rows would be nearly even
     spread = 0.3 if size == SIZE else 0.15
     torch.nn.init.normal_(target.get_output_embeddings().weight.data, std=spread)
     return HuggingFaceModel(target, state_layers=(network.target_layers,)), network
