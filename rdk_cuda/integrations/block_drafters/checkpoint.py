@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -11,12 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...files import FLOATS
-from ...vocabulary import Vocabulary
-from ..eagle3.configuration import layer_config, layer_fields, layer_ids, positive, read_fields
+from ..eagle3.checkpoint import refuse_misfits, shapes_of, vocabulary_of
+from ..eagle3.configuration import (
+    layer_config,
+    layer_fields,
+    layer_ids,
+    positive,
+    read_fields,
+    refuse_layers,
+)
 from ..eagle3.weights import CheckpointError, read_tensors, weight_files
 from ..huggingface.placement import weight_of
-from ..token_maps import TokenMapError, from_d2t
 from .network import BlockConfig, BlockNetwork
 
 _KINDS = ("dflash", "dspark")
@@ -29,13 +34,8 @@ _NAMES = {
     "markov_head.markov_w2.": "bias.",
     "confidence_head.proj.": "confidence.",
 }
-_EMBEDDING, _HEAD, _BIAS, _MASK = (
-    "embed_tokens.weight",
-    "lm_head.weight",
-    "bias.weight",
-    "mask_embedding",
-)
-_OPTIONAL = (_EMBEDDING, _HEAD, _MASK)
+_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
+_BIAS, _MASK = "bias.weight", "mask_embedding"
 
 
 def read_block_drafter(path: str | PathLike[str], target: Any) -> BlockNetwork:
@@ -61,26 +61,33 @@ def read_block_drafter(path: str | PathLike[str], target: Any) -> BlockNetwork:
     if pickles := [file.name for file in files if file.suffix != ".safetensors"]:
         raise CheckpointError(f"{folder}: {pickles[0]} may be a pickle; needs safetensors files")
     tensors = {_renamed(name): each for name, each in read_tensors(folder).items()}
-    maps: dict[str, Tensor] = {
-        name: tensors.pop(name) for name in ("d2t", "t2d") if name in tensors
+    config = _configuration(folder, read_fields(folder), tensors, target)
+    vocabulary = vocabulary_of(folder, tensors, config)
+    embedding, head = target.get_input_embeddings(), weight_of(target.get_output_embeddings())
+    own = {
+        _EMBEDDING: embedding.weight.detach(),
+        _HEAD: head if vocabulary.draft_size == len(head) else head[vocabulary.draft_ids],
     }
-    config = _configuration(folder, read_fields(folder), target)
-    _refuse_other(folder, config, tensors)
+    weights = own | {name: each for name, each in tensors.items() if name not in ("d2t", "t2d")}
+    network_weights = shapes_of(folder, BlockNetwork, config)
+    width, rows = config.layer.hidden_size, config.draft_size
+    others: dict[str, tuple[int, ...]] = {
+        _EMBEDDING: (len(own[_EMBEDDING]), width),
+        _HEAD: (rows, width),
+    }
+    others |= {_BIAS: (rows, config.markov)} if config.markov else {}
+    others |= {_MASK: (width,)} if _MASK in weights else {}
+    sizes = {name: torch.Size(size) for name, size in others.items()}
+    refuse_misfits(folder, weights, network_weights | sizes)
     network = BlockNetwork(config)
-    own = network.state_dict().keys()
-    network.load_state_dict({name: tensors[name] for name in own})
-    embedding = target.get_input_embeddings()
+    network.load_state_dict({name: weights[name] for name in network_weights})
     network.to(embedding.weight.device, embedding.weight.dtype).eval().requires_grad_(False)
-    network.vocabulary = _vocabulary(folder, config, maps)
-    network.embedding = _embedding(config, embedding, tensors)
-    head = weight_of(target.get_output_embeddings())
-    if network.vocabulary.draft_size < len(head):
-        head = head[network.vocabulary.draft_ids.to(head.device)]
-    if _HEAD in tensors and not torch.equal(tensors[_HEAD].to(head), head):
-        head = tensors[_HEAD].to(head)
+    network.vocabulary, network.embedding = vocabulary, _embedding(config, embedding, weights)
+    network.head = weights[_HEAD].to(head)
+    if torch.equal(network.head, own[_HEAD]):
+        network.head = own[_HEAD]  # without a copy
     if config.markov:
-        head = torch.cat([head, tensors[_BIAS].to(head)], dim=1)
-    network.head = head
+        network.head = torch.cat([network.head, weights[_BIAS].to(head)], dim=1)
     return network
 
 
@@ -91,9 +98,12 @@ def _renamed(name: str) -> str:
     return name
 
 
-def _configuration(folder: Path, fields: Mapping[str, Any], target: Any) -> BlockConfig:
+def _configuration(
+    folder: Path, fields: Mapping[str, Any], names: Collection[str], target: Any
+) -> BlockConfig:
     name = f"{folder / 'config.json'}"
     layer = layer_fields(name, fields, target, _KINDS)
+    refuse_layers(name, layer["num_hidden_layers"], names)
     text, nested = target.config.get_text_config(), fields.get("dflash_config") or {}
     if layer["model_type"] != "qwen3" or not isinstance(nested, dict):
         raise CheckpointError(f"{name}: needs layers of model_type 'qwen3', and no other fields")
@@ -141,52 +151,10 @@ def _configuration(folder: Path, fields: Mapping[str, Any], target: Any) -> Bloc
     return config
 
 
-def _refuse_other(folder: Path, config: BlockConfig, tensors: Mapping[str, Tensor]) -> None:
-    """Tensors that are missing, of other shapes, or have no place; none is allocated for it."""
-    width = config.layer.hidden_size
-    with torch.device("meta"):
-        wanted = {name: each.shape for name, each in BlockNetwork(config).state_dict().items()}
-    wanted |= {
-        _EMBEDDING: torch.Size([config.layer.vocab_size, width]),
-        _HEAD: torch.Size([config.draft_size, width]),
-        _MASK: torch.Size([width]),
-    }
-    if config.markov:
-        wanted[_BIAS] = torch.Size([config.draft_size, config.markov])
-    for name, tensor in tensors.items():
-        if name not in wanted:
-            raise CheckpointError(f"{folder}: {name} has no place in a drafter of this config")
-        if tensor.shape != wanted[name] or tensor.dtype not in FLOATS:
-            raise CheckpointError(
-                f"{folder}: {name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; needs "
-                f"{list(wanted[name])}, of {', '.join(map(str, FLOATS))}"
-            )
-    if missing := sorted(wanted.keys() - tensors.keys() - set(_OPTIONAL)):
-        raise CheckpointError(f"{folder}: has no {' and no '.join(missing[:3])}")
-
-
-def _vocabulary(folder: Path, config: BlockConfig, maps: Mapping[str, Tensor]) -> Vocabulary:
-    size = config.layer.vocab_size
-    if "d2t" not in maps and config.draft_size == size:
-        return Vocabulary.identity(size)
-    try:
-        vocabulary = from_d2t(maps["d2t"], size, t2d=maps.get("t2d"))
-    except (TokenMapError, KeyError) as error:
-        raise CheckpointError(
-            f"{folder}: draft_vocab_size is {config.draft_size} of {size}, and of its d2t: {error}"
-        ) from error
-    if vocabulary.draft_size != config.draft_size:
-        raise CheckpointError(
-            f"{folder}: d2t has {vocabulary.draft_size} tokens; needs {config.draft_size}"
-        )
-    return vocabulary
-
-
 def _embedding(config: BlockConfig, targets: Any, tensors: Mapping[str, Tensor]) -> Any:
     """Of tokens and masks: the target's, where the files have no other."""
     weight = targets.weight.detach()
-    if _EMBEDDING in tensors and not torch.equal(tensors[_EMBEDDING].to(weight), weight):
-        own = tensors[_EMBEDDING].to(weight)
+    if not torch.equal(own := tensors[_EMBEDDING].to(weight), weight):
         targets = partial(torch.nn.functional.embedding, weight=own)
     if _MASK not in tensors:
         return targets

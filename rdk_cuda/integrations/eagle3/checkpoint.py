@@ -146,7 +146,7 @@ def read_checkpoint(path: str | PathLike[str], target: Any) -> Eagle3Checkpoint:
         config = replace(config, draft_size=size)  # its rows beyond are padding
         if _HEAD in tensors:
             tensors[_HEAD] = tensors[_HEAD][:size]
-    vocabulary = _vocabulary(folder, tensors, config)
+    vocabulary = vocabulary_of(folder, tensors, config)
     dtypes = {each.dtype for name, each in tensors.items() if not name.endswith(_NOT_WEIGHTS)}
     weights, shared = _weights(folder, config, tensors, vocabulary, target)
     network = Eagle3Network(config)
@@ -160,7 +160,8 @@ def read_checkpoint(path: str | PathLike[str], target: Any) -> Eagle3Checkpoint:
     )
 
 
-def _vocabulary(folder: Path, tensors: Mapping[str, Tensor], config: Eagle3Config) -> Vocabulary:
+def vocabulary_of(folder: Path, tensors: Mapping[str, Tensor], config: Any) -> Vocabulary:
+    """Which target token each row of the head of such a `draft_size` stands for."""
     size = config.layer.vocab_size
     if "d2t" not in tensors:
         if config.draft_size != size:
@@ -183,11 +184,11 @@ def _vocabulary(folder: Path, tensors: Mapping[str, Tensor], config: Eagle3Confi
     return vocabulary
 
 
-def _shapes(folder: Path, config: Eagle3Config) -> dict[str, torch.Size]:
-    """Of the weights that a configuration asks for; none is allocated."""
+def shapes_of(folder: Path, kind: Any, config: Any) -> dict[str, torch.Size]:
+    """Of the weights that a network of this kind has; none is allocated."""
     try:
         with torch.device("meta"):
-            network = Eagle3Network(config)
+            network = kind(config)
     except Exception as error:  # whatever Transformers and torch make of values that do not fit
         raise CheckpointError(
             f"{folder / 'config.json'}: no network can be made of its sizes and rope_parameters: "
@@ -196,24 +197,10 @@ def _shapes(folder: Path, config: Eagle3Config) -> dict[str, torch.Size]:
     return {name: weight.shape for name, weight in network.state_dict().items()}
 
 
-def _weights(
-    folder: Path,
-    config: Eagle3Config,
-    tensors: Mapping[str, Tensor],
-    vocabulary: Vocabulary,
-    target: Any,
-) -> tuple[dict[str, Tensor], frozenset[str]]:
-    """The network's weights; the names of those that are the target's own."""
-    wanted = _shapes(folder, config)
-    head = weight_of(target.get_output_embeddings())
-    own = {
-        _EMBEDDING: target.get_input_embeddings().weight.detach(),
-        _HEAD: head[vocabulary.draft_ids.to(head.device)],
-    }
-    weights = {
-        **own,
-        **{name: tensor for name, tensor in tensors.items() if not name.endswith(_NOT_WEIGHTS)},
-    }
+def refuse_misfits(
+    folder: Path, weights: Mapping[str, Tensor], wanted: Mapping[str, torch.Size]
+) -> None:
+    """Weights that are missing, have no place, or are of other shapes."""
     for name, tensor in weights.items():
         if name not in wanted:
             raise CheckpointError(f"{folder}: {name} has no place in a drafter of this config")
@@ -224,6 +211,26 @@ def _weights(
             )
     if missing := sorted(wanted.keys() - weights.keys()):
         raise CheckpointError(f"{folder}: has no {' and no '.join(missing[:3])}")
+
+
+def _weights(
+    folder: Path,
+    config: Eagle3Config,
+    tensors: Mapping[str, Tensor],
+    vocabulary: Vocabulary,
+    target: Any,
+) -> tuple[dict[str, Tensor], frozenset[str]]:
+    """The network's weights; the names of those that are the target's own."""
+    head = weight_of(target.get_output_embeddings())
+    own = {
+        _EMBEDDING: target.get_input_embeddings().weight.detach(),
+        _HEAD: head[vocabulary.draft_ids.to(head.device)],
+    }
+    weights = {
+        **own,
+        **{name: tensor for name, tensor in tensors.items() if not name.endswith(_NOT_WEIGHTS)},
+    }
+    refuse_misfits(folder, weights, shapes_of(folder, Eagle3Network, config))
     shared = {
         name for name, row in own.items() if torch.equal(row.to(weights[name]), weights[name])
     }

@@ -95,10 +95,9 @@ def configuration(
     """The configuration, from any format, for this target; `names` are those of the tensors."""
     name = f"{folder / 'config.json'}"
     layer, text = layer_fields(name, fields, target), target.config.get_text_config()
-    own = {tensor.split(".")[1] for tensor in names if tensor.startswith("layers.")}
-    if _STATE_NORM in names and own == {"0"} and "speculators_model_type" not in fields:
+    if _STATE_NORM in names and "speculators_model_type" not in fields and _layers(names) == {"0"}:
         layer["num_hidden_layers"] = 1  # EAGLE's `midlayer`; some name the target's number
-    _refuse_layers(name, layer["num_hidden_layers"], own)
+    refuse_layers(name, layer["num_hidden_layers"], names)
     nested = _object(name, fields, "eagle_config") if "eagle_config" in fields else {}
     found = {**nested, **{field: value for field, value in fields.items() if value is not None}}
     if not says_eagle3(fields) and _STATE_NORM not in names:
@@ -177,8 +176,13 @@ def layer_fields(
     return found
 
 
-def _refuse_layers(name: str, layers: int, found: Collection[str]) -> None:
-    """Before Transformers makes a list of so many."""
+def _layers(names: Collection[str]) -> set[str]:
+    return {tensor.split(".")[1] for tensor in names if tensor.startswith("layers.")}
+
+
+def refuse_layers(name: str, layers: int, names: Collection[str]) -> None:
+    """More of them than there are tensors of, before Transformers makes a list of so many."""
+    found = _layers(names)
     if layers > len(found):
         raise CheckpointError(
             f"{name}: num_hidden_layers is {layers}, and there are tensors of {len(found)}; needs "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -51,44 +51,44 @@ class Family:
         return name
 
 
-def _deepseek(
-    *models: str, norm: str = "shared_head.norm", head: str = "shared_head.head", **changes: Any
-) -> Family:
-    begin = "layers.{after}."
-    return Family(
-        models,
-        f"{begin}enorm",
-        f"{begin}hnorm",
-        f"{begin}eh_proj",
-        begin + norm,
-        begin,
-        begin + head,
-        **changes,
-    )
+def _family(*models: str, begin: str, norm: str, layer: str | None = None, **more: Any) -> Family:
+    """One whose parts have DeepSeek's names, which begin alike."""
+    parts = {"embedding_norm": "enorm", "state_norm": "hnorm", "map": "eh_proj", "norm": norm}
+    names: dict[str, Any] = {part: begin + name for part, name in parts.items()}
+    names |= {"layer": begin if layer is None else layer}
+    return Family(models, **names, **more)
 
 
-def _qwen(*models: str, **changes: Any) -> Family:
-    norms = "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden"
-    return Family(models, *norms, "mtp.fc", "mtp.norm", "mtp.layers.{k}.", **changes)
-
-
+_QWEN: dict[str, Any] = {
+    "embedding_norm": "mtp.pre_fc_norm_embedding",
+    "state_norm": "mtp.pre_fc_norm_hidden",
+    "map": "mtp.fc",
+    "norm": "mtp.norm",
+    "layer": "mtp.layers.{k}.",
+}
+_AFTER, _MTP = "layers.{after}.", "mtp.layers.{k}."
+_DEEPSEEK = ("deepseek_v3", "deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa")
 FAMILIES: dict[str, Family] = {
-    "Qwen3-Next": _qwen("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "mellum"),
-    "EXAONE 4.5": _qwen(
-        "exaone4", "exaone_moe", as_first_layer=True, settings={"mlp_layer_types": ["dense"]}
+    "Qwen3-Next": Family(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "mellum"), **_QWEN),
+    "EXAONE 4.5": Family(
+        ("exaone4", "exaone_moe"),
+        as_first_layer=True,
+        settings={"mlp_layer_types": ["dense"]},
+        **_QWEN,
     ),
-    "DeepSeek V3": _deepseek(
-        "deepseek_v3",
-        "deepseek_v32",
-        "glm4_moe",
-        "glm4_moe_lite",
-        "glm_moe_dsa",
+    "DeepSeek V3": _family(
+        *_DEEPSEEK,
         "bailing_hybrid",
+        begin=_AFTER,
+        norm="shared_head.norm",
+        head=_AFTER + "shared_head.head",
     ),
-    "HunYuan 3": _deepseek("hy_v3", norm="final_layernorm"),
-    "Step 3.5": _deepseek(
+    "HunYuan 3": _family("hy_v3", begin=_AFTER, norm="final_layernorm"),
+    "Step 3.5": _family(
         "step3p5",
-        head="shared_head.output",
+        begin=_AFTER,
+        norm="shared_head.norm",
+        head=_AFTER + "shared_head.output",
         hands_on_norm=False,
         renamed={r"\.transformer\.": "."},
     ),
@@ -101,13 +101,10 @@ FAMILIES: dict[str, Family] = {
         "mtp_layers.{k}.",
         state_first=True,
     ),
-    "MiMo-V2": Family(
-        ("mimo_v2_flash",),
-        "mtp.layers.{k}.enorm",
-        "mtp.layers.{k}.hnorm",
-        "mtp.layers.{k}.eh_proj",
-        "mtp.layers.{k}.final_layernorm",
-        "mtp.layers.{k}.",
+    "MiMo-V2": _family(
+        "mimo_v2_flash",
+        begin=_MTP,
+        norm="final_layernorm",
         renamed={"pre_mlp_layernorm": "post_attention_layernorm"},
         settings={"layer_types": ["sliding_attention"], "mlp_layer_types": ["dense"]},
     ),
@@ -121,14 +118,9 @@ FAMILIES: dict[str, Family] = {
         hands_on_norm=False,
         settings={"moe_layer_start_index": 1 << 20},  # dense
     ),
-    "Nemotron-H": Family(
-        ("nemotron_h",),
-        "mtp.layers.0.enorm",
-        "mtp.layers.0.hnorm",
-        "mtp.layers.0.eh_proj",
-        "mtp.layers.{last}.final_layernorm",
-        "mtp.layers.",
-        blocks=True,
+    "Nemotron-H": replace(
+        _family("nemotron_h", begin="mtp.layers.0.", norm="", layer="mtp.layers.", blocks=True),
+        norm="mtp.layers.{last}.final_layernorm",
     ),
 }
 """By the name of the first, or best known, of each."""

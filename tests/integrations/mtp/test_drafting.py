@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from table_model import chi_square, continuations, joint_of, judge_by_another_q
 pytest.importorskip("transformers", minversion="5.24")
 from transformers.modeling_layers import MtpModel
 
+from examples.demo.corpus import held_out_files, read_text
 from rdk_cuda import Affinity, CombinedTokens, RecentTokens, ScreenedTokens, Vocabulary
 from rdk_cuda.calibration import Options, Setting, Window, calibrate, record
 from rdk_cuda.decoding import DrafterTree, SpeculativeDecoder, StateDrafter
@@ -20,8 +23,11 @@ from rdk_cuda.integrations.eagle3 import read_drafts, unrolled_read
 from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
 from rdk_cuda.integrations.mtp import DeepMtpDrafter, MtpDrafter, MtpNetwork
 
+from ...tiny_models import save_tokenizer
 from ..eagle3.test_drafter import Checked
-from .heads import HEADS, head_of, make
+from .heads import HEADS, head_of, make, publish
+
+ROOT = Path(__file__).parents[3]
 
 SIZE = 6
 PROMPTS = [[5, 3, 1, 7, 2], [4], [1, 2, 3, 4, 5, 9, 1, 2, 3]]
@@ -161,6 +167,24 @@ def test_it_is_calibrated_as_it_drafts_and_no_head_is_copied(tmp_path: Any) -> N
     settings: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
     expected = target.model.generate(ids, **settings)
     assert torch.equal(target.model.generate(ids, **settings, custom_generate=generate), expected)
+
+
+def test_the_tutorial_goes_from_a_directory_to_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = make("qwen3_5_text", vocab_size=400)
+    publish(tmp_path / "Qwen3.5-4B", target, head_of(target), name="qwen3_5_text")
+    save_tokenizer(tmp_path / "Qwen3.5-4B")
+    (tmp_path / "text.txt").write_text(read_text(held_out_files()[0])[:3000])
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    blocks = re.findall(r"^```py\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    code = "\n".join(blocks).replace("20_000", "200").replace("length=128", "length=32")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert len(blocks) == 3
+    assert sum(names["draft"].statistics.drafted) > 0
+    assert names["small"].weight.shape[0] < 400 / 3
 
 
 @pytest.mark.parametrize("name", ["qwen3_5_text", "mimo", "ernie4_5_moe"])
