@@ -89,7 +89,7 @@ def heads_of(
     recording = record(read_drafts(target, drafter, K), windows, temperatures=temperatures)
     settings = [Setting(keep, t) for t in temperatures for keep in options.keep]
     found = {t: [Head(1.0, ALONE, None), Head(1.0, FULL, None)] for t in temperatures}
-    whole = network.lm_head.weight, network.bias
+    whole = network.lm_head.weight, network.lm_head.bias
     for each in calibrate(recording, whole, documents, settings):
         keep, temperature = each.setting
         found[temperature] += [

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.utils import logging
 
-from ...files import opened_tensors
+from ...files import FLOATS, opened_tensors
 from ..eagle3.weights import CheckpointError
 from ..huggingface.library import unwrapped
 from ..huggingface.placement import weight_of
@@ -26,16 +26,7 @@ from .families import COPIES, FAMILIES, Family, family_of
 from .network import MtpNetwork, layer_config
 
 _MOST_LAYERS = 16
-_PLAIN = ("F64", "F32", "F16", "BF16")
 _PARTS = ("embedding_norm", "state_norm", "map", "norm")
-
-
-class _Place(NamedTuple):
-    """Where a tensor is: a file, its name there, and its dtype."""
-
-    file: Path
-    name: str
-    dtype: str
 
 
 def read_mtp(directory: str | PathLike[str], target: Any) -> MtpNetwork:
@@ -65,13 +56,12 @@ def read_mtp(directory: str | PathLike[str], target: Any) -> MtpNetwork:
             f"{folder}: the target is of type {text.model_type!r}, whose multi-token head is not "
             f"known; needs one of {known}"
         )
-    places = _places(folder, family, text)
-    layers = []
-    for number, names in enumerate(_layers(folder, family, text, places)):
-        tensors = dict(_read({own: places[name] for own, name in names.items()}))
-        layers.append(_network(folder, family, target, number, tensors))
-    layers[0].further = layers[1:]
-    return layers[0]
+    found = _layers(folder, family, text, _tensors(folder, family, text))
+    first, *further = (
+        _network(folder, family, target, number, tensors) for number, tensors in enumerate(found)
+    )
+    first.further = further
+    return first
 
 
 def _names(family: Family, text: Any, number: int) -> dict[str, str]:
@@ -85,53 +75,50 @@ def _blocks(text: Any) -> int:
     return len(getattr(text, "mtp_layers_block_type", None) or [0])
 
 
-def _places(folder: Path, family: Family, text: Any) -> dict[str, _Place]:
-    """Of each tensor that a head may have, by its name without what wraps the text model."""
+def _tensors(folder: Path, family: Family, text: Any) -> dict[str, Tensor]:
+    """All that a head may have, by names without what wraps the text model."""
+    from safetensors import SafetensorError
+
     numbers = range(1 if family.blocks else _MOST_LAYERS)
-    names = [name for n in numbers for name in _names(family, text, n).values()]
+    names = tuple(name for n in numbers for name in _names(family, text, n).values())
 
     def wanted(published: str) -> bool:
-        return family.own_name(published).startswith(tuple(names))
+        name = family.own_name(published)
+        return name.startswith(names) and not COPIES.search(name)
 
-    places: dict[str, _Place] = {}
+    tensors: dict[str, Tensor] = {}
     try:
-        files = checkpoint_files(folder, wanted)
+        for file in checkpoint_files(folder, wanted):
+            if file.suffix != ".safetensors":
+                raise CheckpointError(f"{file}: may be a pickle; needs the target's safetensors")
+            with opened_tensors(file) as content:
+                own = filter(wanted, content.keys())
+                tensors |= {family.own_name(name): content.get_tensor(name) for name in own}
     except TokenMapError as error:
         raise CheckpointError(str(error)) from error
-    for file in files:
-        if file.suffix != ".safetensors":
-            raise CheckpointError(f"{file}: may be a pickle; needs the target's safetensors files")
-        from safetensors import SafetensorError
-
-        try:
-            with opened_tensors(file) as content:
-                for name in filter(wanted, content.keys()):
-                    dtype = content.get_slice(name).get_dtype()
-                    places[family.own_name(name)] = _Place(file, name, dtype)
-        except SafetensorError as error:
-            raise CheckpointError(f"{file}: is no complete safetensors file ({error})") from error
-    packed = [name for name, own in places.items() if own.dtype not in _PLAIN]
-    packed += [name for name in places if "weight_scale" in name or "weight_packed" in name]
-    if packed := sorted({name for name in packed if not COPIES.search(name)}):
+    except SafetensorError as error:
+        raise CheckpointError(f"{folder}: has no complete safetensors file ({error})") from error
+    packed = [name for name, each in tensors.items() if each.dtype not in FLOATS]
+    packed += [name for name in tensors if "weight_scale" in name or "weight_packed" in name]
+    if packed := sorted({*packed}):
         raise CheckpointError(
             f"{folder}: of its multi-token head {len(packed)} tensors are quantised, as "
             f"{', '.join(packed[:3])}; needs them in a floating dtype"
         )
-    return places
+    return tensors
 
 
 def _layers(
-    folder: Path, family: Family, text: Any, places: Mapping[str, _Place]
-) -> list[dict[str, str]]:
+    folder: Path, family: Family, text: Any, tensors: Mapping[str, Tensor]
+) -> list[dict[str, Tensor]]:
     """Of each layer its tensors: by the part, or the name in a decoder of one layer."""
-    layers: list[dict[str, str]] = []
+    layers: list[dict[str, Tensor]] = []
     for number in range(1 if family.blocks else _MOST_LAYERS):
         names = _names(family, text, number)
         first = names.pop("layer")
         parts = {f"{name}.weight": part for part, name in names.items()}
-        own = {part: name for name, part in parts.items() if name in places}
-        inside = [name for name in places if name.startswith(first) and name not in parts]
-        inside = [name for name in inside if not COPIES.search(name)]
+        own = {part: tensors[name] for name, part in parts.items() if name in tensors}
+        inside = [name for name in tensors if name.startswith(first) and name not in parts]
         if layers and not inside:
             break
         missing = [name for name, part in parts.items() if part not in own and part != "head"]
@@ -142,16 +129,8 @@ def _layers(
                 "others upload do; needs the files of the first release"
             )
         begin = "layers." if family.blocks else "layers.0."
-        layers.append(own | {begin + name[len(first) :]: name for name in inside})
+        layers.append(own | {begin + name[len(first) :]: tensors[name] for name in inside})
     return layers
-
-
-def _read(places: Mapping[str, _Place]) -> Iterator[tuple[str, Tensor]]:
-    for file in {place.file for place in places.values()}:
-        with opened_tensors(file) as content:
-            for own, place in places.items():
-                if place.file == file:
-                    yield own, content.get_tensor(place.name)
 
 
 def _network(
@@ -185,24 +164,21 @@ def _network(
             f"{sorted(report['unexpected_keys'])[:3]} besides; needs those of a layer of "
             f"{type(decoder).__name__}"
         )
-    network = MtpNetwork(layer, target, family, head=parts.get("head"))
     targets = weight_of(target.get_output_embeddings())
-    own = {
-        "embedding_norm": network.embedding_norm.weight,
-        "state_norm": network.state_norm.weight,
-        "map": network.fc.weight,
-        "head": targets,
-    }
+    width = targets.shape[1]
+    sizes = {"embedding_norm": (width,), "state_norm": (width,), "map": (width, 2 * width)}
     for part, weight in parts.items():
-        if weight.shape != own[part].shape:
+        if weight.shape != sizes.get(part, targets.shape):
             raise CheckpointError(
                 f"{folder}: {part.replace('_', ' ')} of its multi-token head has shape "
-                f"{list(weight.shape)}; needs {list(own[part].shape)}"
+                f"{list(weight.shape)}; needs {list(sizes.get(part, targets.shape))}"
             )
-        if part != "head":
-            own[part].copy_(weight)
-        elif torch.equal(network.lm_head.weight, targets):  # a copy
-            network.share_head(target)
+    head = parts.get("head")
+    own = None if head is None or torch.equal(head.to(targets), targets) else head  # not a copy
+    network = MtpNetwork(layer, target, family, head=own)
+    network.embedding_norm.weight.copy_(parts["embedding_norm"])
+    network.state_norm.weight.copy_(parts["state_norm"])
+    network.fc.weight.copy_(parts["map"])
     return network
 
 

@@ -43,7 +43,7 @@ class DeepMtpDrafter:
                 "DeepMtpDrafter: its layers have heads of their own; needs layers that share one, "
                 "or MtpDrafter, which drafts with the first"
             )
-        self.full_head = own, network.bias
+        self.full_head = own, network.lm_head.bias
         if head is None:
             head, head_bias = self.full_head
         head, head_bias = checked_head("DeepMtpDrafter", head.to(own), head_bias, own.shape[1])

@@ -28,7 +28,7 @@ class MtpDrafter(Eagle3Drafter):
     def __init__(
         self, network: MtpNetwork, *, head: Tensor | None = None, head_bias: Tensor | None = None
     ) -> None:
-        full_head = network.lm_head.weight, network.bias
+        full_head = network.lm_head.weight, network.lm_head.bias
         if head is None:
             head, head_bias = full_head
         super().__init__(

@@ -125,8 +125,8 @@ FAMILIES: dict[str, Family] = {
 }
 """By the name of the first, or best known, of each."""
 
-# Beside a head's own tensors: copies of the target's, and tables that are computed.
-COPIES = re.compile(r"(^|\.)(embed_tokens|rotary_emb|shared_head\.(head|output))\.")
+# Beside a head's own tensors: copies of the target's embeddings, and tables that are computed.
+COPIES = re.compile(r"(^|\.)(embed_tokens|rotary_emb)\.")
 
 
 def family_of(model_type: str) -> Family | None:

@@ -8,6 +8,7 @@ its masks, rotary tables, experts and indexers are the library's own.
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,17 +19,6 @@ from ..huggingface.library import cache_argument
 from ..huggingface.placement import weight_of
 from ..huggingface.states import last_norm
 from .families import Family
-
-
-class _Shared:
-    """What is the target's, and so no parameter of the network."""
-
-    def __init__(self, target: Any, head: Tensor | None) -> None:
-        self.embedding = target.get_input_embeddings()
-        self.head = weight_of(target.get_output_embeddings())
-        self.bias = getattr(target.get_output_embeddings(), "bias", None)
-        if head is not None:
-            self.head, self.bias = head.to(self.head), None
 
 
 class MtpNetwork(Eagle3Network):
@@ -44,23 +34,23 @@ class MtpNetwork(Eagle3Network):
     Attributes:
         further: the networks of the head's other layers, if it has several.
         target_layers: how many the target has.
-        bias: of the target's head, `[V]` or None.
+        lm_head: `weight` and `bias` of the head, which is the target's or its own.
     """
 
     def __init__(
-        self,
-        decoder: Any,
-        target: Any,
-        family: Family,
-        *,
-        head: Tensor | None = None,
+        self, decoder: Any, target: Any, family: Family, *, head: Tensor | None = None
     ) -> None:
         nn.Module.__init__(self)
         config = decoder.config
         self.family, self.further = family, list[MtpNetwork]()
         self.target_layers: int = target.config.get_text_config(decoder=True).num_hidden_layers
-        self._shared = _Shared(target, head)
-        rows, width = self._shared.head.shape
+        embedding, own = target.get_input_embeddings(), target.get_output_embeddings()
+        weight, bias = weight_of(own), getattr(own, "bias", None)
+        if head is not None:
+            weight, bias = head.to(weight), None
+        # What is the target's is no parameter of this module.
+        self._shared = embedding, SimpleNamespace(weight=weight, bias=bias)
+        rows, width = weight.shape
         self.config = Eagle3Config(
             config, rows, width, eagle2=True, norm_output=family.hands_on_norm
         )
@@ -72,22 +62,12 @@ class MtpNetwork(Eagle3Network):
         self.fc = nn.Linear(2 * width, width, bias=False)
         self.decoder = decoder
         self._cache_argument = cache_argument(decoder)
-        embedding = self._shared.embedding.weight
-        self.to(embedding.device, embedding.dtype).eval().requires_grad_(False)
-
-    def share_head(self, target: Any) -> None:
-        """Use the target's head."""
-        self._shared = _Shared(target, None)
+        self.to(embedding.weight.device, embedding.weight.dtype).eval().requires_grad_(False)
 
     @property
     def lm_head(self) -> Any:  # type: ignore[override]
-        """Its head, whose `weight` is the target's unless it has one of its own."""
-        return _Head(self._shared.head)
-
-    @property
-    def bias(self) -> Tensor | None:
         """As above."""
-        return None if self._shared.bias is None else self._shared.bias.detach()
+        return self._shared[1]
 
     def forward(
         self,
@@ -102,7 +82,7 @@ class MtpNetwork(Eagle3Network):
             positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         if mask is not None:
             mask = mask.expand(len(tokens), -1, -1, -1)
-        embedded = self.embedding_norm(self._shared.embedding(tokens).to(states))
+        embedded = self.embedding_norm(self._shared[0](tokens).to(states))
         halves = [embedded, self.state_norm(states)]
         fused = self.fc(torch.cat(halves[::-1] if self.family.state_first else halves, dim=-1))
         hidden: Tensor = self.decoder(
@@ -116,14 +96,7 @@ class MtpNetwork(Eagle3Network):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """`[..., V]` of the hidden states that `forward` returned."""
-        return nn.functional.linear(self.norm(hidden), self._shared.head, self.bias)
-
-
-class _Head:
-    """A head's weight, where `Eagle3Network` has a module."""
-
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight
+        return nn.functional.linear(self.norm(hidden), self.lm_head.weight, self.lm_head.bias)
 
 
 def layer_config(target: Any, family: Family, number: int = 0) -> Any:

@@ -97,7 +97,8 @@ HEADS: dict[str, tuple[dict[str, Any], Layout]] = {
         ),
     ),
     "ernie4_5_moe": (
-        {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 16, "moe_layer_start_index": 1},
+        {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 16, "moe_layer_start_index": 1}
+        | {"tie_word_embeddings": False},
         Layout(
             "model.mtp_emb_norm.0",
             "model.mtp_hidden_norm.0",
@@ -192,7 +193,7 @@ def tensors_of(network: MtpNetwork, layout: Layout, layers: int, number: int = 0
     if "transformer" in here.norm:
         found[here.norm.replace("norm", "output") + ".weight"] = network.lm_head.weight
     if layout is DEEPSEEK:  # copies of the target's
-        found[here.layer + "embed_tokens.weight"] = network._shared.embedding.weight
+        found[here.layer + "embed_tokens.weight"] = network._shared[0].weight
         found[here.layer + "shared_head.head.weight"] = network.lm_head.weight
     return {name: weight.detach().clone() for name, weight in found.items()}
 
@@ -217,7 +218,7 @@ def reference(network: MtpNetwork, layout: Layout, tokens: Tensor, states: Tenso
     """What the head's last norm returns, in float64, layer by layer."""
     import copy
 
-    embedding = network._shared.embedding.weight.double()[tokens]
+    embedding = network._shared[0].weight.double()[tokens]
     network = copy.deepcopy(network).double()
     halves = [network.embedding_norm(embedding), network.state_norm(states.double())]
     hidden = torch.cat(halves[::-1] if layout.state_first else halves, -1) @ network.fc.weight.T
