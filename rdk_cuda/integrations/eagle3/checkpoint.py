@@ -234,12 +234,13 @@ def _weights(
     shared = {
         name for name, row in own.items() if torch.equal(row.to(weights[name]), weights[name])
     }
-    targets = own[_EMBEDDING].to(weights[_EMBEDDING])
-    apart = float((weights[_EMBEDDING] - targets).norm() / targets.norm())
-    if apart > _ROUNDING:
-        warnings.warn(
-            f"{folder}: its embeddings differ from the target's by {apart:.2g} of their norm; is "
-            "it the target that the drafter was trained for?",
-            stacklevel=3,
-        )
+    ours, targets = (each[_EMBEDDING].float() for each in (weights, own))
+    if ours.shape == targets.shape and _EMBEDDING not in shared:
+        apart = float((ours.to(targets) - targets).norm() / targets.norm())
+        if apart > _ROUNDING:
+            warnings.warn(
+                f"{folder}: its embeddings differ from the target's by {apart:.2g} of their norm; "
+                "is it the target that the drafter was trained for?",
+                stacklevel=3,
+            )
     return weights, frozenset(shared)

@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig
 
+from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.integrations.eagle3 import (
     CheckpointError,
     Eagle3Checkpoint,
+    Eagle3Config,
     Eagle3Drafter,
+    Eagle3Network,
     read_checkpoint,
     unrolled_read,
 )
@@ -96,8 +100,6 @@ def test_layer_l_is_read_before_the_last_norm(tmp_path: Path) -> None:
 
 
 def found_affinity(checkpoint: Eagle3Checkpoint) -> Any:
-    from rdk_cuda import Affinity
-
     return Affinity.intersection(checkpoint.vocabulary)
 
 
@@ -146,3 +148,23 @@ def test_embeddings_of_another_target_are_told(tmp_path: Path) -> None:
     folder = changed("eagle", tmp_path, {}, {"embed_tokens.weight": torch.randn(40, 16)})
     with pytest.warns(UserWarning, match=r"its embeddings differ from the target's by 1\.\d of"):
         read_checkpoint(folder, other)
+
+
+def test_embeddings_of_another_width_are_not_compared(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    config = LlamaConfig(
+        vocab_size=40,
+        hidden_size=24,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+    )
+    network = Eagle3Network(Eagle3Config(config, draft_size=40, target_hidden_size=16))
+    Eagle3Checkpoint(network, Vocabulary.identity(40), torch.float32).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(
+        tensors | {"embed_tokens.weight": torch.randn(40, 24)}, tmp_path / "model.safetensors"
+    )
+    assert read_checkpoint(tmp_path, target()).network.config.layer.hidden_size == 24
+    assert not [each for each in recwarn if "embeddings differ" in str(each.message)]
