@@ -104,30 +104,16 @@ def _configuration(
     name = f"{folder / 'config.json'}"
     layer = layer_fields(name, fields, target, _KINDS)
     refuse_layers(name, layer["num_hidden_layers"], names)
-    text, nested = target.config.get_text_config(), fields.get("dflash_config") or {}
-    if layer["model_type"] != "qwen3" or not isinstance(nested, dict):
-        raise CheckpointError(f"{name}: needs layers of model_type 'qwen3', and no other fields")
+    text, inside = target.config.get_text_config(), fields.get("dflash_config")
+    nested = inside if isinstance(inside, dict) else {}
     found = {**nested, **{field: value for field, value in fields.items() if value is not None}}
-    if found.get("markov_head_type", "vanilla") != "vanilla":
-        raise CheckpointError(
-            f"{name}: markov_head_type is {found['markov_head_type']!r:.40}; needs 'vanilla'"
-        )
-    if found.get("causal") or found.get("is_causal") or found.get("use_swa"):
-        raise CheckpointError(f"{name}: its layers are causal or slide; needs full attention")
     read = layer_ids(name, found.get("target_layer_ids"))
     aux = layer_ids(name, found.get("aux_hidden_state_layer_ids"))
-    state_layers = aux or tuple(at + 1 for at in read or ())
-    if not state_layers or not all(0 <= at <= text.num_hidden_layers for at in state_layers):
-        raise CheckpointError(
-            f"{name}: target_layer_ids is {read}; needs layers of the target's "
-            f"{text.num_hidden_layers}"
-        )
-    rank = found.get("markov_rank") or 0
+    rank, kind = found.get("markov_rank") or 0, fields.get("speculators_model_type")
     confidence = "token" if found.get("confidence_head_with_markov") else "state"
-    kind = fields.get("speculators_model_type")
     config = BlockConfig(
         layer_config(name, layer),
-        state_layers,
+        aux or tuple(at + 1 for at in read or ()),
         positive(name, found, "target_hidden_size", text.hidden_size),
         block=positive(name, found, "block_size", None),
         mask=positive(name, found, "mask_token_id", None),
@@ -137,17 +123,26 @@ def _configuration(
         markov=positive(name, found, "markov_rank", None) if rank else 0,
         confidence=confidence if found.get("enable_confidence_head") else "",
     )
-    if config.target_hidden_size != text.hidden_size or config.mask >= layer["vocab_size"]:
-        raise CheckpointError(
-            f"{name}: target_hidden_size is {config.target_hidden_size} and mask_token_id "
-            f"{config.mask}; the target's states have {text.hidden_size}, and it reads "
-            f"{layer['vocab_size']} tokens; needs the target that the drafter was trained for"
-        )
-    if config.places < 1 or config.block > _MOST_PLACES or rank > _MOST_PLACES:
-        raise CheckpointError(
-            f"{name}: block_size is {config.block} and markov_rank {rank}; needs a block of a "
-            f"draft at least, and both at most {_MOST_PLACES}"
-        )
+    depth, tokens, width = text.num_hidden_layers, layer["vocab_size"], text.hidden_size
+    own, most, head = layer["model_type"], _MOST_PLACES, found.get("markov_head_type", "vanilla")
+    sliding = any(map(found.get, ("causal", "is_causal", "use_swa")))
+    states = config.state_layers and all(0 <= at <= depth for at in config.state_layers)
+    block = config.places > 0 and max(config.block, config.markov) <= most
+    for sound, reason in (
+        (own == "qwen3", f"model_type is {own!r}; needs 'qwen3'"),
+        (head == "vanilla", f"markov_head_type is {head!r:.40}; needs 'vanilla'"),
+        (not sliding, "its layers are causal or slide; needs full attention"),
+        (states, f"target_layer_ids is {read}; needs layers of the target's {depth}"),
+        (block, f"block_size is {config.block}, markov_rank {rank}; needs drafts, up to {most}"),
+        (
+            config.target_hidden_size == width,
+            f"target_hidden_size is {config.target_hidden_size}, and the target's states have "
+            f"{width}; needs the target that the drafter was trained for",
+        ),
+        (config.mask < tokens, f"mask_token_id is {config.mask}, and the target reads {tokens}"),
+    ):
+        if not sound:
+            raise CheckpointError(f"{name}: {reason}")
     return config
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers.utils import logging
 
 from ...files import FLOATS, opened_tensors
+from ..eagle3.checkpoint import refuse_misfits
 from ..eagle3.weights import CheckpointError
 from ..huggingface.library import unwrapped
 from ..huggingface.placement import weight_of
@@ -167,12 +168,8 @@ def _network(
     targets = weight_of(target.get_output_embeddings())
     width = targets.shape[1]
     sizes = {"embedding_norm": (width,), "state_norm": (width,), "map": (width, 2 * width)}
-    for part, weight in parts.items():
-        if weight.shape != sizes.get(part, targets.shape):
-            raise CheckpointError(
-                f"{folder}: {part.replace('_', ' ')} of its multi-token head has shape "
-                f"{list(weight.shape)}; needs {list(sizes.get(part, targets.shape))}"
-            )
+    wanted = {part: torch.Size(sizes.get(part, targets.shape)) for part in parts}
+    refuse_misfits(folder, parts, wanted)
     head = parts.get("head")
     own = None if head is None or torch.equal(head.to(targets), targets) else head  # not a copy
     network = MtpNetwork(layer, target, family, head=own)

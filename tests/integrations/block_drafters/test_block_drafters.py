@@ -340,12 +340,16 @@ def test_the_layout_of_speculators_is_read(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "causal": ({"is_causal": True}, "its layers are causal or slide"),
+    "list": ({"dflash_config": [3]}, "mask_token_id is None"),
     "layers": ({"dflash_config": {"mask_token_id": 3}}, "target_layer_ids is None"),
     "far": ({"dflash_config": {"mask_token_id": 3, "target_layer_ids": [7]}}, "needs layers of"),
     "block": ({"block_size": 1}, "block_size is 1"),
-    "mask": ({"dflash_config": {"mask_token_id": 12, "target_layer_ids": [0, 2]}}, "reads 12"),
+    "mask": (
+        {"dflash_config": {"mask_token_id": 12, "target_layer_ids": [0, 2]}},
+        "reads 12",
+    ),
     "deep": ({"num_hidden_layers": 3_000_000}, "num_hidden_layers is 3000000"),
-    "kind": ({"model_type": "llama"}, "needs layers of model_type 'qwen3'"),
+    "kind": ({"model_type": "llama"}, "model_type is 'llama'; needs 'qwen3'"),
     "sliding": ({"layer_types": ["sliding_attention"] * 2}, "without sliding windows"),
     "wide": ({"target_hidden_size": 32}, "target_hidden_size is 32"),
     "pruned": ({"draft_vocab_size": 5}, "draft_vocab_size is 5 of 12"),

@@ -127,7 +127,7 @@ BROKEN = {
     ),
     "narrow map": (
         lambda tensors: tensors | {"mtp.fc.weight": torch.zeros(32, 32)},
-        r"map of its multi-token head has shape \[32, 32\]; needs \[32, 64\]",
+        r"map has shape \[32, 32\] and dtype torch.float32; needs \[32, 64\]",
     ),
     "narrow query": (
         lambda tensors: tensors | {"mtp.layers.0.self_attn.q_proj.weight": torch.zeros(4, 32)},
