@@ -15,8 +15,9 @@ head is the target's.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -35,6 +36,8 @@ from .weights import WEIGHTS, CheckpointError, read_tensors, tensor_names
 
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 _FC = "fc.weight"
+_META = "eagle_meta.pt"  # which NeMo writes beside a drafter that it trains
+_ROUNDING = 0.01  # of a norm, more than bfloat16 loses
 # Tensors of training, and tables that are computed: not the drafter's weights.
 _NOT_WEIGHTS = (
     "d2t",
@@ -92,6 +95,8 @@ class Eagle3Checkpoint:
                 "target_hidden_size": config.target_hidden_size,
                 **{flag: True for flag in FLAGS if getattr(config, flag)},
             }
+        if config.reads_last:
+            fields["use_aux_hidden_state"] = False
         if config.state_layers is not None:
             fields["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": list(config.state_layers)}
         first = "layers.0." if config.eagle2 else "midlayer."
@@ -137,7 +142,11 @@ def read_checkpoint(path: str | PathLike[str], target: Any) -> Eagle3Checkpoint:
     fields = read_fields(folder)
     tensors = read_tensors(folder)
     config = configuration(folder, fields, tensors, target)
-    vocabulary = _vocabulary(folder, tensors, config)
+    if "d2t" not in tensors and config.draft_size > (size := config.layer.vocab_size):
+        config = replace(config, draft_size=size)  # its rows beyond are padding
+        if _HEAD in tensors:
+            tensors[_HEAD] = tensors[_HEAD][:size]
+    vocabulary = vocabulary_of(folder, tensors, config)
     dtypes = {each.dtype for name, each in tensors.items() if not name.endswith(_NOT_WEIGHTS)}
     weights, shared = _weights(folder, config, tensors, vocabulary, target)
     network = Eagle3Network(config)
@@ -151,13 +160,16 @@ def read_checkpoint(path: str | PathLike[str], target: Any) -> Eagle3Checkpoint:
     )
 
 
-def _vocabulary(folder: Path, tensors: Mapping[str, Tensor], config: Eagle3Config) -> Vocabulary:
+def vocabulary_of(folder: Path, tensors: Mapping[str, Tensor], config: Any) -> Vocabulary:
+    """Which target token each row of the head of such a `draft_size` stands for."""
     size = config.layer.vocab_size
     if "d2t" not in tensors:
         if config.draft_size != size:
+            beside = [file for file in (folder / _META, folder.parent / _META) if file.is_file()]
+            known = f"; {beside[0]} has them as selected_token_ids" if beside else ""
             raise CheckpointError(
                 f"{folder}: draft_vocab_size is {config.draft_size} of {size} tokens, but there is "
-                "no d2t that says which"
+                f"no d2t that says which{known}"
             )
         return Vocabulary.identity(size)
     try:
@@ -172,11 +184,11 @@ def _vocabulary(folder: Path, tensors: Mapping[str, Tensor], config: Eagle3Confi
     return vocabulary
 
 
-def _shapes(folder: Path, config: Eagle3Config) -> dict[str, torch.Size]:
-    """Of the weights that a configuration asks for; none is allocated."""
+def shapes_of(folder: Path, kind: Any, config: Any) -> dict[str, torch.Size]:
+    """Of the weights that a network of this kind has; none is allocated."""
     try:
         with torch.device("meta"):
-            network = Eagle3Network(config)
+            network = kind(config)
     except Exception as error:  # whatever Transformers and torch make of values that do not fit
         raise CheckpointError(
             f"{folder / 'config.json'}: no network can be made of its sizes and rope_parameters: "
@@ -185,23 +197,10 @@ def _shapes(folder: Path, config: Eagle3Config) -> dict[str, torch.Size]:
     return {name: weight.shape for name, weight in network.state_dict().items()}
 
 
-def _weights(
-    folder: Path,
-    config: Eagle3Config,
-    tensors: Mapping[str, Tensor],
-    vocabulary: Vocabulary,
-    target: Any,
-) -> tuple[dict[str, Tensor], frozenset[str]]:
-    wanted = _shapes(folder, config)
-    head = weight_of(target.get_output_embeddings())
-    own = {
-        _EMBEDDING: target.get_input_embeddings().weight.detach(),
-        _HEAD: head[vocabulary.draft_ids.to(head.device)],
-    }
-    weights = {
-        **own,
-        **{name: tensor for name, tensor in tensors.items() if not name.endswith(_NOT_WEIGHTS)},
-    }
+def refuse_misfits(
+    folder: Path, weights: Mapping[str, Tensor], wanted: Mapping[str, torch.Size]
+) -> None:
+    """Weights that are missing, have no place, or are of other shapes."""
     for name, tensor in weights.items():
         if name not in wanted:
             raise CheckpointError(f"{folder}: {name} has no place in a drafter of this config")
@@ -212,7 +211,36 @@ def _weights(
             )
     if missing := sorted(wanted.keys() - weights.keys()):
         raise CheckpointError(f"{folder}: has no {' and no '.join(missing[:3])}")
+
+
+def _weights(
+    folder: Path,
+    config: Eagle3Config,
+    tensors: Mapping[str, Tensor],
+    vocabulary: Vocabulary,
+    target: Any,
+) -> tuple[dict[str, Tensor], frozenset[str]]:
+    """The network's weights; the names of those that are the target's own."""
+    head = weight_of(target.get_output_embeddings())
+    own = {
+        _EMBEDDING: target.get_input_embeddings().weight.detach(),
+        _HEAD: head[vocabulary.draft_ids.to(head.device)],
+    }
+    weights = {
+        **own,
+        **{name: tensor for name, tensor in tensors.items() if not name.endswith(_NOT_WEIGHTS)},
+    }
+    refuse_misfits(folder, weights, shapes_of(folder, Eagle3Network, config))
     shared = {
         name for name, row in own.items() if torch.equal(row.to(weights[name]), weights[name])
     }
+    ours, targets = (each[_EMBEDDING].float() for each in (weights, own))
+    if ours.shape == targets.shape and _EMBEDDING not in shared:
+        apart = float((ours.to(targets) - targets).norm() / targets.norm())
+        if apart > _ROUNDING:
+            warnings.warn(
+                f"{folder}: its embeddings differ from the target's by {apart:.2g} of their norm; "
+                "is it the target that the drafter was trained for?",
+                stacklevel=3,
+            )
     return weights, frozenset(shared)

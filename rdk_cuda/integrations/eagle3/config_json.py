@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from .network import Eagle3Config
 from .weights import CheckpointError
 
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-_IDS = "eagle_aux_hidden_state_layer_ids"
 _STATE_NORM = "layers.0.hidden_norm.weight"  # EAGLE-3's alone
 
 
@@ -23,17 +22,17 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < 1e300  # no float holds every int
 
 
-_Rule = tuple[Callable[[Any], bool], str]  # the valid values, and these in words
-_SIZE: _Rule = (_is_size, "a positive integer below 2^31")
-_NUMBER: _Rule = (_is_number, "a number")
-_FLAG: _Rule = (lambda value: type(value) is bool, "true or false")
-_OBJECT: _Rule = (lambda value: isinstance(value, dict), "an object")
-_LAYERS: _Rule = (
+Rule = tuple[Callable[[Any], bool], str]  # the valid values, and these in words
+SIZE: Rule = (_is_size, "a positive integer below 2^31")
+_NUMBER: Rule = (_is_number, "a number")
+_FLAG: Rule = (lambda value: type(value) is bool, "true or false")
+_OBJECT: Rule = (lambda value: isinstance(value, dict), "an object")
+_LAYERS: Rule = (
     lambda value: isinstance(value, list) and bool(value) and {*map(type, value)} == {int},
     "a list of layers",
 )
 # The fields that the layers read. Nothing is made of other fields, such as num_labels.
-_LAYER_FIELDS: dict[str, _Rule] = {
+_LAYER_FIELDS: dict[str, Rule] = {
     "model_type": (lambda value: value in ("llama", "qwen3"), "'llama' or 'qwen3'"),
     "hidden_act": (lambda value: isinstance(value, str), "a name, as 'silu'"),
     "layer_types": (
@@ -41,14 +40,14 @@ _LAYER_FIELDS: dict[str, _Rule] = {
         "a list of full_attention, without sliding windows",
     ),
     "use_sliding_window": (lambda value: value is False, "false: there are no sliding windows"),
-    "vocab_size": _SIZE,
-    "hidden_size": _SIZE,
-    "intermediate_size": _SIZE,
-    "num_hidden_layers": _SIZE,
-    "num_attention_heads": _SIZE,
-    "num_key_value_heads": _SIZE,
-    "head_dim": _SIZE,
-    "max_position_embeddings": _SIZE,
+    "vocab_size": SIZE,
+    "hidden_size": SIZE,
+    "intermediate_size": SIZE,
+    "num_hidden_layers": SIZE,
+    "num_attention_heads": SIZE,
+    "num_key_value_heads": SIZE,
+    "head_dim": SIZE,
+    "max_position_embeddings": SIZE,
     "rms_norm_eps": _NUMBER,
     "initializer_range": _NUMBER,
     "attention_dropout": _NUMBER,
@@ -75,9 +74,9 @@ def read_fields(folder: Path) -> dict[str, Any]:
     try:
         fields = read_json(path)
     except FileNotFoundError:
-        raise CheckpointError(
-            f"{folder}: has no config.json; needs the directory of a drafter's checkpoint"
-        ) from None
+        inside = (folder / "model" / "config.json").is_file()
+        needs = "its folder model" if inside else "the directory of a drafter's checkpoint"
+        raise CheckpointError(f"{folder}: has no config.json; needs {needs}") from None
     except ValueError as error:
         raise CheckpointError(f"{path}: is no JSON ({error}); copy it anew") from error
     if not isinstance(fields, dict):
@@ -96,23 +95,31 @@ def configuration(
 ) -> Eagle3Config:
     """Check the configuration, in any format; `names` are those of the tensors."""
     name = f"{folder / 'config.json'}"
-    layer, text = _layer_fields(name, fields, target), target.config.get_text_config()
-    _refuse_layers(name, layer["num_hidden_layers"], names)
-    nested = _checked(name, fields, "eagle_config", _OBJECT, {})
+    layer, text = layer_fields(name, fields, target), target.config.get_text_config()
+    if _STATE_NORM in names and "speculators_model_type" not in fields and _layers(names) == {"0"}:
+        layer["num_hidden_layers"] = 1  # EAGLE's `midlayer`; some name the target's number
+    refuse_layers(name, layer["num_hidden_layers"], names)
+    nested = checked(name, fields, "eagle_config", _OBJECT, {})
     found = {**nested, **{field: value for field, value in fields.items() if value is not None}}
     if not says_eagle3(fields) and _STATE_NORM not in names:
         return _eagle2_config(name, found, layer, text.hidden_size)
     config = Eagle3Config(
-        _layer_config(name, layer),
-        draft_size=_checked(name, found, "draft_vocab_size", _SIZE, layer["vocab_size"]),
-        target_hidden_size=_checked(name, found, "target_hidden_size", _SIZE, text.hidden_size),
-        state_layers=None if found.get(_IDS) is None else (*_checked(name, found, _IDS, _LAYERS),),
+        layer_config(name, layer),
+        draft_size=checked(name, found, "draft_vocab_size", SIZE, layer["vocab_size"]),
+        target_hidden_size=checked(name, found, "target_hidden_size", SIZE, text.hidden_size),
+        state_layers=layer_ids(name, found, "eagle_aux_hidden_state_layer_ids"),
+        reads_last=found.get("use_aux_hidden_state") is False,
         **{flag: bool(found.get(flag)) for flag in FLAGS},
     )
     if config.target_hidden_size != text.hidden_size:
         raise CheckpointError(
             f"{name}: target_hidden_size is {config.target_hidden_size}, and the target's states "
             f"have {text.hidden_size}; needs the target that the drafter was trained for"
+        )
+    if config.reads_last and layer["hidden_size"] != text.hidden_size:
+        raise CheckpointError(
+            f"{name}: use_aux_hidden_state is false, hidden_size is {layer['hidden_size']}, and "
+            f"the target's states have {text.hidden_size}; needs states that are read as they are"
         )
     try:
         config.layers_read(text.num_hidden_layers)
@@ -125,7 +132,7 @@ def _eagle2_config(
     name: str, found: Mapping[str, Any], layer: Mapping[str, Any], width: int
 ) -> Eagle3Config:
     """Of EAGLE and EAGLE-2, for a target whose states are so wide."""
-    for field in (*FLAGS, _IDS):
+    for field in (*FLAGS, "eagle_aux_hidden_state_layer_ids"):
         if found.get(field):
             raise CheckpointError(f"{name}: {field} is EAGLE-3's; needs a checkpoint of one kind")
     if layer["hidden_size"] != width:
@@ -133,22 +140,26 @@ def _eagle2_config(
             f"{name}: hidden_size is {layer['hidden_size']}, and the target's states have {width}; "
             "needs the target that the drafter was trained for"
         )
-    bias = _checked(name, found, "bias", _FLAG, True)
+    bias = checked(name, found, "bias", _FLAG, True)
     return Eagle3Config(
-        _layer_config(name, layer), layer["vocab_size"], width, eagle2=True, fc_bias=bias
+        layer_config(name, layer), layer["vocab_size"], width, eagle2=True, fc_bias=bias
     )
 
 
-def _layer_fields(name: str, fields: Mapping[str, Any], target: Any) -> dict[str, Any]:
+def layer_fields(
+    name: str, fields: Mapping[str, Any], target: Any, kinds: Sequence[str] = ("eagle3",)
+) -> dict[str, Any]:
+    """The part of the configuration that describes the decoder layers, each field checked."""
     kind, layer = fields.get("speculators_model_type"), fields
     if kind is not None:
-        if kind != "eagle3":
-            raise CheckpointError(f"{name}: speculators_model_type is {kind!r:.40}; needs 'eagle3'")
-        layer = _checked(name, fields, "transformer_layer_config", _OBJECT)
+        if kind not in kinds:
+            needs = " or ".join(map(repr, kinds))
+            raise CheckpointError(f"{name}: speculators_model_type is {kind!r:.40}; needs {needs}")
+        layer = checked(name, fields, "transformer_layer_config", _OBJECT)
     if fields.get("quantization_config") or layer.get("quantization_config"):
         raise CheckpointError(f"{name}: has a quantization_config; needs a drafter that has none")
     found = {
-        field: _checked(name, layer, field, rule)
+        field: checked(name, layer, field, rule)
         for field, rule in _LAYER_FIELDS.items()
         if layer.get(field) is not None or field in _REQUIRED
     }
@@ -161,9 +172,13 @@ def _layer_fields(name: str, fields: Mapping[str, Any], target: Any) -> dict[str
     return found
 
 
-def _refuse_layers(name: str, layers: int, names: Collection[str]) -> None:
-    """Before Transformers makes a list of so many."""
-    found = {tensor.split(".")[1] for tensor in names if tensor.startswith("layers.")}
+def _layers(names: Collection[str]) -> set[str]:
+    return {tensor.split(".")[1] for tensor in names if tensor.startswith("layers.")}
+
+
+def refuse_layers(name: str, layers: int, names: Collection[str]) -> None:
+    """More of them than there are tensors of, before Transformers makes a list of so many."""
+    found = _layers(names)
     if layers > len(found):
         raise CheckpointError(
             f"{name}: num_hidden_layers is {layers}, and there are tensors of {len(found)}; needs "
@@ -171,7 +186,8 @@ def _refuse_layers(name: str, layers: int, names: Collection[str]) -> None:
         )
 
 
-def _layer_config(name: str, fields: Mapping[str, Any]) -> Any:
+def layer_config(name: str, fields: Mapping[str, Any]) -> Any:
+    """Transformers' configuration of the layers, of fields that were checked."""
     from transformers import LlamaConfig, Qwen3Config
     from transformers.activations import ACT2FN
 
@@ -216,11 +232,19 @@ def _refuse_rope(name: str, config: Any) -> None:
         )
 
 
-def _checked(
-    name: str, fields: Mapping[str, Any], field: str, rule: _Rule, default: Any = None
+def checked(
+    name: str, fields: Mapping[str, Any], field: str, rule: Rule = SIZE, default: Any = None
 ) -> Any:
+    """A field's value, or the default where it is absent."""
     value = fields.get(field)
     value = default if value is None else value
     if not rule[0](value):
         raise CheckpointError(f"{name}: {field} is {value!r:.40}; needs {rule[1]}")
     return value
+
+
+def layer_ids(name: str, fields: Mapping[str, Any], field: str) -> tuple[int, ...] | None:
+    """A field's list of layers; None without one, which ModelOpt writes as an empty one."""
+    if fields.get(field) in (None, []):
+        return None
+    return (*checked(name, fields, field, _LAYERS),)

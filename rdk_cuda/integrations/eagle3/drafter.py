@@ -10,16 +10,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...decoding import Output
 from ...dynamic_tokens import TokenHead
-from ..huggingface.attention import Layers
+from ..huggingface.attention import layers_of
 from ..huggingface.model import checked_head, head_logits
 from ..huggingface.slot_cache import SlotCache, lay_out, pieces
 from .network import Eagle3Network
+
+
+def cache_for(network: Any, dtype: torch.dtype, device: torch.device) -> SlotCache:
+    """An empty cache for the layers of a network."""
+    layer = network.config.layer
+    return SlotCache(layer, layers_of(SimpleNamespace(config=layer)), dtype, device)
 
 
 class Eagle3Drafter:
@@ -70,7 +78,7 @@ class Eagle3Drafter:
         head_bias: Tensor | None = None,
         full_head: TokenHead | None = None,
     ) -> None:
-        layer, own = network.config.layer, network.lm_head.weight.detach()
+        own = network.lm_head.weight.detach()
         head = own if head is None else head.to(own)
         head, head_bias = checked_head("Eagle3Drafter", head, head_bias, own.shape[1])
         self.full_head = full_head
@@ -78,8 +86,7 @@ class Eagle3Drafter:
         self.network, self.vocabulary_size = network, len(head)
         self.state_layers = network.config.layers_read(target_layers)
         self.device, self.dtype = own.device, own.dtype
-        full = Layers([False] * layer.num_hidden_layers, None)
-        self._cache = SlotCache(layer, full, self.dtype, self.device)
+        self._cache = cache_for(network, self.dtype, self.device)
         self.reset(0)
 
     @property

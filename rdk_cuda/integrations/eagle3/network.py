@@ -30,8 +30,8 @@ class Eagle3Config:
             is the target's, V_t, and `num_hidden_layers` is 1 in published drafters.
         draft_size: V_d, rows of the drafter's head.
         target_hidden_size: d_t, width of the target's hidden states.
-        state_layers: the layers of the target whose inputs are read. None: 2, L // 2 and L - 3
-            of its L layers.
+        state_layers: the layers of the target whose inputs are read; L is what its last layer
+            returns, before the last norm. None: 2, L // 2 and L - 3 of its L layers.
         norm_before_residual: the first layer's residual is the normalised state, not the raw one.
         norm_before_fc: one norm over the concatenated states before they are mapped.
         fc_norm: one norm for each of the states instead.
@@ -41,6 +41,8 @@ class Eagle3Config:
             layer's input has no norm, nor has the last one's output, and of the variants above
             there is none.
         fc_bias: `fc` has a bias.
+        reads_last: of EAGLE-3, it reads the target's last hidden state alone, after the last norm,
+            as it is, and has no `fc`.
     """
 
     layer: Any
@@ -53,21 +55,22 @@ class Eagle3Config:
     norm_output: bool = False
     eagle2: bool = False
     fc_bias: bool = False
+    reads_last: bool = False
 
     def layers_read(self, target_layers: int) -> tuple[int, ...]:
         """List the layers whose inputs are read, of a target with L = `target_layers` layers.
 
-        L itself stands for the last hidden state, after the last norm.
+        L itself stands for the last hidden state, after the last norm, and L + 1 before it.
         """
-        if self.eagle2:
+        if self.eagle2 or self.reads_last:
             return (target_layers,)
         layers = self.state_layers or (2, target_layers // 2, target_layers - 3)
-        if len(set(layers)) < len(layers) or not all(0 <= at < target_layers for at in layers):
+        if len(set(layers)) < len(layers) or not all(0 <= at <= target_layers for at in layers):
             raise ValueError(
                 f"Eagle3Config: state_layers is {list(layers)}; needs different ones from 0 to "
-                f"{target_layers - 1}, the target's last layer"
+                f"{target_layers}, the number of the target's layers"
             )
-        return layers
+        return tuple(at + (at == target_layers) for at in layers)
 
 
 class Eagle3Network(nn.Module):
@@ -85,7 +88,8 @@ class Eagle3Network(nn.Module):
         width, states = config.layer.hidden_size, len(config.state_layers or range(3))
         read = 2 * width if config.eagle2 else states * config.target_hidden_size
         self.embed_tokens = nn.Embedding(config.layer.vocab_size, width)
-        self.fc = nn.Linear(read, width, bias=config.fc_bias)
+        if not config.reads_last:
+            self.fc = nn.Linear(read, width, bias=config.fc_bias)
         self.layers = nn.ModuleList(
             decoder_layer(config.layer, place) for place in range(config.layer.num_hidden_layers)
         )
@@ -100,7 +104,8 @@ class Eagle3Network(nn.Module):
     def _add_own_parts(self, norm: Any) -> None:
         """Add EAGLE-3's norms, and its first layer, which reads embedding and state."""
         config, first, epsilon = self.config, self.layers[0], self.config.layer.rms_norm_eps
-        width, read = config.layer.hidden_size, self.fc.in_features
+        width, states = config.layer.hidden_size, len(config.state_layers or range(3))
+        read = states * config.target_hidden_size
         if config.norm_before_fc:
             self.input_norm = norm(read, eps=epsilon)
         if config.fc_norm:
@@ -121,7 +126,7 @@ class Eagle3Network(nn.Module):
         Args:
             states: `[..., 3 d_t]`; with `eagle2` the last one alone, which stays as it is.
         """
-        if self.config.eagle2:
+        if self.config.eagle2 or self.config.reads_last:
             return states
         if self.config.norm_before_fc:
             states = self.input_norm(states)

@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from ...decoding import CausalModel, StateDrafter
 from ...decoding.models import Read, Reading
+from ..huggingface.states import states_of
 from .network import Eagle3Network
 
 
@@ -83,14 +84,16 @@ def unrolled_read(target: Any, network: Eagle3Network, draft_length: int) -> Rea
     """
     if draft_length < 1:
         raise ValueError(f"unrolled_read: draft_length is {draft_length}; needs at least 1")
-    layers = network.config.layers_read(target.config.get_text_config().num_hidden_layers)
+    depth = target.config.get_text_config().num_hidden_layers
+    layers = network.config.layers_read(depth)
 
     def read(ids: Tensor) -> Reading:
         with torch.no_grad():
             arguments = {"use_cache": False, "output_hidden_states": True}
-            said = target(input_ids=ids.to(target.device), **arguments)
-        weight = network.fc.weight
-        states = torch.cat([said.hidden_states[at].to(weight) for at in layers], dim=-1)
+            with states_of(target, layers, depth) as states_read:
+                said = target(input_ids=ids.to(target.device), **arguments)
+            weight = network.lm_head.weight
+            states = states_read(said, weight.device).to(weight)
         places = unrolled(network, ids.to(weight.device), states, draft_length)
         # Row i of draft i // K, which begins at entry K (i // K), is of place i mod K.
         drafts = torch.stack([hidden[:, ::draft_length] for hidden in places], dim=2)

@@ -14,13 +14,13 @@ WEIGHTS = "model.safetensors"
 
 
 class CheckpointError(ValueError):
-    """A directory without an EAGLE drafter for this target. Names the file or field."""
+    """A directory without such a drafter for this target. Names the file or field."""
 
 
 def tensor_names(folder: Path) -> frozenset[str]:
     """List the tensors' names, as `read_tensors` has them; the tensors themselves stay on disk."""
     names: list[str] = []
-    for file in _weight_files(folder):
+    for file in weight_files(folder):
         if file.suffix == ".safetensors":
             from safetensors import SafetensorError
 
@@ -37,7 +37,7 @@ def tensor_names(folder: Path) -> frozenset[str]:
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Read all tensors, by the names that `Eagle3Network` has for them."""
     tensors: dict[str, Tensor] = {}
-    for file in _weight_files(folder):
+    for file in weight_files(folder):
         for name, tensor in _tensors_of(file).items():
             own = _own_name(name)
             if own in tensors:
@@ -51,7 +51,8 @@ def _own_name(name: str) -> str:
     return "layers.0." + own[len("midlayer.") :] if own.startswith("midlayer.") else own
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """The files that a checkpoint's tensors are in."""
     try:
         return checkpoint_files(folder)
     except TokenMapError as error:

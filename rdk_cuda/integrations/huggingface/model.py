@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from .model_check import check
 from .placement import weight_of
 from .row_cache import RowCache
 from .slot_cache import SlotCache, lay_out, pieces
+from .states import states_of
 from .unserved import refuse_other_layers, refuse_unsupported_model
 
 if TYPE_CHECKING:
@@ -102,6 +104,7 @@ class HuggingFaceModel:
         self.waiting: ImagePrompts | None = None
         self._beyond: Tensor | None = None  # by how much positions are beyond slots, [B]
         self.state_layers = self._state_layers = tuple(state_layers)
+        self._depth: int = model.config.get_text_config(decoder=True).num_hidden_layers
         self.model, self.return_hidden = model, return_hidden or head is not None
         self._runs = model
         if self.return_hidden:  # Llama 4's prefix names no part of it
@@ -260,6 +263,12 @@ class HuggingFaceModel:
         config, layers = self.model.config, layers_of(self.model)
         self._recurrent: RecurrentCache | None = None
         if layers.by_slots is not None:
+            if self._depth + 1 in self._state_layers:
+                raise not_served(
+                    self.model,
+                    "has a pass for each sequence; needs a drafter that reads states "
+                    "of layers, not those before the last norm",
+                )
             return RowCache(config, layers, self.dtype, self.device)
         if not layers.recurrent:
             return SlotCache(config, layers, self.dtype, self.device)
@@ -288,20 +297,22 @@ class HuggingFaceModel:
             arguments["position_ids"] = positions
         if self._state_layers:
             arguments["output_hidden_states"] = True
-        if not self.return_hidden:
-            # All of the model's forward, so its scales and soft caps of logits are kept.
-            arguments["logits_to_keep"] = max(kept, 1)
-            result = self._cache.run(self._runs, arguments)
-            output = Output(_served(result.logits[:, result.logits.shape[1] - kept :]))
-        else:
-            result = self._cache.run(self._runs, arguments)
+        reads = self._state_layers
+        reading: Any = states_of(self.model, reads, self._depth) if reads else nullcontext()
+        with reading as states:
+            if not self.return_hidden:
+                # All of the model's forward, so its scales and soft caps of logits are kept.
+                arguments["logits_to_keep"] = max(kept, 1)
+                result = self._cache.run(self._runs, arguments)
+                output = Output(_served(result.logits[:, result.logits.shape[1] - kept :]))
+            else:
+                result = self._cache.run(self._runs, arguments)
+            read = [states(result, self.device)] if reads else []
+        if self.return_hidden:
             last = result.last_hidden_state
             hidden = last[:, last.shape[1] - kept :].to(self.device)
             output = Output(_served(head_logits(hidden, self._head)), _served(hidden))
-        if not self._state_layers:
-            return output, []
-        states = [result.hidden_states[at].to(self.device) for at in self._state_layers]
-        return output, [torch.cat(states, dim=-1)]
+        return output, read
 
     def _refuse_bad_feed(
         self,

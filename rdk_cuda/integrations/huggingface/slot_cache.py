@@ -77,6 +77,11 @@ class SlotCache:
         self._ways: list[list[list[int]]] | None = None
         self.lengths, self.tree_sizes = [0] * batch_size, [0] * batch_size
 
+    @property
+    def alive(self) -> Tensor:
+        """`[B, slots]` bool on the CPU: which slots each sequence owns."""
+        return torch.from_numpy(self._alive)
+
     def append(
         self, real: Tensor, parents: Sequence[Sequence[int]] | None = None, *, final: bool = False
     ) -> tuple[Tensor, Masks]:

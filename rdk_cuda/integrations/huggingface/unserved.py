@@ -18,10 +18,10 @@ _SEPARATELY = (
 def refuse_other_layers(model: Any, state_layers: Sequence[int]) -> None:
     """Refuse states of layers that a model does not have."""
     depth = model.config.get_text_config(decoder=True).num_hidden_layers
-    if not all(0 <= layer <= depth for layer in state_layers):
+    if not all(0 <= layer <= depth + 1 for layer in state_layers):
         raise ValueError(
             f"HuggingFaceModel: state_layers is {list(state_layers)}; needs numbers from 0 to "
-            f"{depth}, as {type(model).__name__} has {depth} layers"
+            f"{depth + 1}, as {type(model).__name__} has {depth} layers"
         )
 
 

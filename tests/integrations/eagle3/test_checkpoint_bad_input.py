@@ -74,7 +74,7 @@ LAYER = "transformer_layer_config"
         (field("target_hidden_size", 32), "target_hidden_size is 32"),
         (field("draft_vocab_size", 13), "d2t has 12 tokens; needs draft_vocab_size = 13"),
         (field("draft_vocab_size", True), "draft_vocab_size is True"),
-        (field("eagle_aux_hidden_state_layer_ids", [1, 2, 9]), "needs different ones from 0 to 7"),
+        (field("eagle_aux_hidden_state_layer_ids", [1, 2, 9]), "needs different ones from 0 to 8"),
         (field("eagle_aux_hidden_state_layer_ids", "2"), "needs a list of layers"),
         (field(LAYER, []), "transformer_layer_config is []"),
         (field("model_type", ["llama"], LAYER), "model_type is ['llama']"),

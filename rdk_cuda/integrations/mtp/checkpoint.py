@@ -1,0 +1,193 @@
+"""Multi-token heads, read by name from the files of the target that they belong to.
+
+Transformers drops these tensors when it loads most targets. Its conversions of a target's layers,
+such as experts into one tensor, are run on them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.utils import logging
+
+from ...files import FLOATS, opened_tensors
+from ..eagle3.checkpoint import refuse_misfits
+from ..eagle3.weights import CheckpointError
+from ..huggingface.library import unwrapped
+from ..huggingface.placement import weight_of
+from ..huggingface.states import last_norm
+from ..token_maps.files import TokenMapError, checkpoint_files
+from .families import COPIES, FAMILIES, Family, family_of
+from .network import MtpNetwork, layer_config
+
+_MOST_LAYERS = 16
+_PARTS = ("embedding_norm", "state_norm", "map", "norm")
+
+
+def read_mtp(directory: str | PathLike[str], target: Any) -> MtpNetwork:
+    """The multi-token head among a target's files: safetensors, whole or in shards.
+
+    Nothing is downloaded, and nothing in the files is run.
+
+    Args:
+        directory: of the target's own files.
+        target: from them, by `AutoModelForCausalLM`.
+
+    Returns:
+        The network of its first layer, with those of the others as `further`, in the target's
+        dtype and on the device of its embeddings.
+
+    Raises:
+        CheckpointError: a family that is not known; tensors that are missing, quantised or of
+            other shapes than the target's configuration has. Names them.
+        OSError: a file cannot be opened.
+    """
+    folder, target = Path(directory), unwrapped(target)
+    text = target.config.get_text_config(decoder=True)
+    family = family_of(text.model_type)
+    if family is None:
+        known = ", ".join(model for each in FAMILIES.values() for model in each.models)
+        raise CheckpointError(
+            f"{folder}: the target is of type {text.model_type!r}, whose multi-token head is not "
+            f"known; needs one of {known}"
+        )
+    found = _layers(folder, family, text, _tensors(folder, family, text))
+    first, *further = (
+        _network(folder, family, target, number, tensors) for number, tensors in enumerate(found)
+    )
+    first.further = further
+    return first
+
+
+def _names(family: Family, text: Any, number: int) -> dict[str, str]:
+    """What the names of one layer's parts begin with; `layer` is the decoder layer itself."""
+    numbers = {"k": number, "after": text.num_hidden_layers + number, "last": _blocks(text) - 1}
+    own = {part: getattr(family, part).format(**numbers) for part in (*_PARTS, "head", "layer")}
+    return {part: name for part, name in own.items() if name}
+
+
+def _blocks(text: Any) -> int:
+    return len(getattr(text, "mtp_layers_block_type", None) or [0])
+
+
+def _tensors(folder: Path, family: Family, text: Any) -> dict[str, Tensor]:
+    """All that a head may have, by names without what wraps the text model."""
+    from safetensors import SafetensorError
+
+    numbers = range(1 if family.blocks else _MOST_LAYERS)
+    names = tuple(name for n in numbers for name in _names(family, text, n).values())
+
+    def wanted(published: str) -> bool:
+        name = family.own_name(published)
+        return name.startswith(names) and not COPIES.search(name)
+
+    tensors: dict[str, Tensor] = {}
+    try:
+        for file in checkpoint_files(folder, wanted):
+            if file.suffix != ".safetensors":
+                raise CheckpointError(f"{file}: may be a pickle; needs the target's safetensors")
+            with opened_tensors(file) as content:
+                own = filter(wanted, content.keys())
+                tensors |= {family.own_name(name): content.get_tensor(name) for name in own}
+    except TokenMapError as error:
+        raise CheckpointError(str(error)) from error
+    except SafetensorError as error:
+        raise CheckpointError(f"{folder}: has no complete safetensors file ({error})") from error
+    packed = [name for name, each in tensors.items() if each.dtype not in FLOATS]
+    packed += [name for name in tensors if "weight_scale" in name or "weight_packed" in name]
+    if packed := sorted({*packed}):
+        raise CheckpointError(
+            f"{folder}: of its multi-token head {len(packed)} tensors are quantised, as "
+            f"{', '.join(packed[:3])}; needs them in a floating dtype"
+        )
+    return tensors
+
+
+def _layers(
+    folder: Path, family: Family, text: Any, tensors: Mapping[str, Tensor]
+) -> list[dict[str, Tensor]]:
+    """Of each layer its tensors: by the part, or the name in a decoder of one layer."""
+    layers: list[dict[str, Tensor]] = []
+    for number in range(1 if family.blocks else _MOST_LAYERS):
+        names = _names(family, text, number)
+        first = names.pop("layer")
+        parts = {f"{name}.weight": part for part, name in names.items()}
+        own = {part: tensors[name] for name, part in parts.items() if name in tensors}
+        inside = [name for name in tensors if name.startswith(first) and name not in parts]
+        if layers and not inside:
+            break
+        missing = [name for name, part in parts.items() if part not in own and part != "head"]
+        missing += [] if inside else [f"{first}*"]
+        if missing:
+            raise CheckpointError(
+                f"{folder}: of the multi-token head it lacks {', '.join(missing)}, as copies that "
+                "others upload do; needs the files of the first release"
+            )
+        begin = "layers." if family.blocks else "layers.0."
+        layers.append(own | {begin + name[len(first) :]: tensors[name] for name in inside})
+    return layers
+
+
+def _network(
+    folder: Path, family: Family, target: Any, number: int, tensors: dict[str, Tensor]
+) -> MtpNetwork:
+    """The network of one layer."""
+    parts = {part: tensors.pop(part) for part in (*_PARTS, "head") if part in tensors}
+    decoder = target.get_decoder()
+    norm = f"{last_norm(decoder)}.weight"
+    if "norm" in parts:
+        tensors[norm] = parts.pop("norm")
+    try:
+        with _quiet():
+            layer, report = type(decoder).from_pretrained(
+                None,
+                config=layer_config(target, family, number),
+                state_dict=tensors,
+                dtype=target.get_input_embeddings().weight.dtype,
+                output_loading_info=True,
+            )
+    except Exception as error:  # whatever Transformers makes of shapes that do not fit
+        raise CheckpointError(
+            f"{folder}: of the tensors of its multi-token head no layer of "
+            f"{type(decoder).__name__} can be made: {str(error).strip():.300}"
+        ) from error
+    absent = {name for name in report["missing_keys"] if not name.startswith("embed")}
+    absent -= set() if family.norm else {norm}
+    if absent or report["unexpected_keys"]:
+        raise CheckpointError(
+            f"{folder}: the layer of its multi-token head lacks {sorted(absent)[:3]} and has "
+            f"{sorted(report['unexpected_keys'])[:3]} besides; needs those of a layer of "
+            f"{type(decoder).__name__}"
+        )
+    targets = weight_of(target.get_output_embeddings())
+    width = targets.shape[1]
+    sizes = {"embedding_norm": (width,), "state_norm": (width,), "map": (width, 2 * width)}
+    wanted = {part: torch.Size(sizes.get(part, targets.shape)) for part in parts}
+    refuse_misfits(folder, parts, wanted)
+    head = parts.get("head")
+    own = None if head is None or torch.equal(head.to(targets), targets) else head  # not a copy
+    network = MtpNetwork(layer, target, family, head=own)
+    network.embedding_norm.weight.copy_(parts["embedding_norm"])
+    network.state_norm.weight.copy_(parts["state_norm"])
+    network.fc.weight.copy_(parts["map"])
+    return network
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without a bar, and a report of embeddings that are absent on purpose."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,377 @@
+"""Block drafters: the states of the library's own network, lossless, trimmed, from safe files."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from table_model import chi_square, continuations, joint_of, judge_by_another_q
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config
+
+from rdk_cuda import Affinity, RecentTokens, Vocabulary
+from rdk_cuda.decoding import SpeculativeDecoder, StateDrafter
+from rdk_cuda.drafter import prune_head
+from rdk_cuda.integrations.block_drafters import (
+    BlockConfig,
+    BlockDrafter,
+    BlockNetwork,
+    Confidence,
+    read_block_drafter,
+)
+from rdk_cuda.integrations.eagle3 import CheckpointError, read_drafts
+from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
+
+WIDTH, LAYERS, BLOCK, RANK = 16, 4, 4, 3
+PROMPTS = [[5, 3, 1, 0, 2], [4], [1, 2, 3, 4, 5, 0, 1, 2, 3]]
+KINDS = ("dflash", "dspark")
+
+
+@cache
+def target(size: int = 12, spread: float = 0.3) -> Any:
+    torch.manual_seed(1)
+    shape = {"vocab_size": size, "hidden_size": WIDTH, "intermediate_size": 16}
+    shape |= {"num_hidden_layers": LAYERS, "num_attention_heads": 2, "initializer_range": spread}
+    return LlamaForCausalLM(LlamaConfig(**shape)).eval()
+
+
+def layer(size: int) -> Any:
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 24, "head_dim": 8, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    return Qwen3Config(vocab_size=size, **sizes, **heads)
+
+
+def random_network(kind: str, size: int = 12) -> BlockNetwork:
+    torch.manual_seed(2)
+    more = {"from_newest": True, "markov": RANK, "confidence": "token"} if kind == "dspark" else {}
+    network = BlockNetwork(BlockConfig(layer(size), (1, 3), WIDTH, BLOCK, size - 1, size, **more))
+    for name, weight in network.named_parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight.data, std=1.0 if "markov" in name else 0.3)
+        elif "norm" in name:
+            weight.data.uniform_(0.5, 1.5)
+    return network.eval().requires_grad_(False)
+
+
+def publish(folder: Path, kind: str, size: int = 12, **changes: Any) -> BlockNetwork:
+    """Files as z-lab and DeepSeek publish them; without embeddings, with the target's head."""
+    network = random_network(kind, size)
+    names = {"markov.": "markov_head.markov_w1.", "confidence.": "confidence_head.proj."}
+    tensors = {}
+    for name, weight in network.state_dict().items():
+        for own, other in names.items():
+            name = name.replace(own, other)
+        tensors[name] = weight
+    fields = json.loads(layer(size).to_json_string()) | {"block_size": BLOCK}
+    fields |= {"architectures": ["DFlashDraftModel"], "use_sliding_window": False}
+    ids = {"target_layer_ids": [0, 2], "mask_token_id": size - 1}
+    if kind == "dflash":
+        fields["dflash_config"] = ids
+    else:
+        own = {"markov_rank": RANK, "markov_head_type": "vanilla", "enable_confidence_head": True}
+        fields |= ids | own | {"confidence_head_with_markov": True}
+        generator = torch.manual_seed(4)
+        tensors["markov_head.markov_w2.weight"] = torch.randn(size, RANK, generator=generator)
+    tensors |= {name: each for name, each in changes.items() if isinstance(each, torch.Tensor)}
+    fields |= {name: each for name, each in changes.items() if not isinstance(each, torch.Tensor)}
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(fields))
+    save_file(tensors, folder / "model.safetensors")
+    return network
+
+
+@pytest.fixture(params=KINDS)
+def read(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[HuggingFaceModel, BlockDrafter]:
+    publish(tmp_path, request.param)
+    drafter = BlockDrafter(read_block_drafter(tmp_path, target()))
+    assert isinstance(drafter, StateDrafter)
+    return HuggingFaceModel(target(), state_layers=drafter.state_layers), drafter
+
+
+def test_its_states_are_those_of_the_library_s_own_network(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", minversion="5.24")
+    from transformers.cache_utils import DFlashCache
+    from transformers.models.muse_glimmer_assistant import (
+        modeling_muse_glimmer_assistant as library,
+    )
+
+    own = publish(tmp_path, "dflash")
+    sizes = {name: getattr(layer(12), name) for name in ("hidden_size", "intermediate_size")}
+    config = library.MuseGlimmerAssistantConfig(
+        **sizes,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        layer_types=["full_attention"] * 2,
+        block_size=BLOCK,
+        mask_token_id=11,
+        target_layer_ids=[0, 2],
+        rms_norm_eps=own.config.layer.rms_norm_eps,
+        rope_parameters=own.config.layer.rope_parameters,
+    )
+    config._attn_implementation = "eager"
+    theirs = library.MuseGlimmerAssistantModel(config).eval()
+    names = {"fc.": "encoder.fc.", "hidden_norm.": "encoder.output_norm_enc."}
+    tensors = own.state_dict()
+    theirs.load_state_dict(
+        {
+            next((b + name[len(a) :] for a, b in names.items() if name.startswith(a)), name): each
+            for name, each in tensors.items()
+        }
+    )
+    drafter = BlockDrafter(read_block_drafter(tmp_path, target()))
+    prompt = [5, 3, 1, 7, 2, 9]
+    with torch.no_grad():
+        states = target()(torch.tensor([prompt]), output_hidden_states=True).hidden_states
+        read = torch.cat([states[1], states[3]], -1)
+        noise = target().get_input_embeddings()(torch.tensor([[8, 11, 11, 11]]))
+        kept = DFlashCache(config=config)
+        kept.activate_past_recording()
+        kept.set_previous_accepted_tokens(len(prompt))
+        places = torch.arange(len(prompt) + BLOCK)[None]
+        seen = torch.ones(1, len(prompt) + BLOCK)
+        arguments = {"position_ids": places, "attention_mask": seen, "cache": kept}
+        expected = theirs(noise_embeds=noise, context_hidden_states=read, **arguments)
+    drafter.reset(1)
+    drafter.observe([read[0]])
+    drafter.feed([[*prompt, 8]], [1])
+    block = expected.last_hidden_state[:, 1:]
+    torch.testing.assert_close(drafter.block, block, rtol=1e-6, atol=1e-6)
+
+
+class Checked(BlockDrafter):
+    """Compares each row with that of a pass without a cache."""
+
+    compared = 0
+
+    def reset(self, batch_size: int) -> None:
+        super().reset(batch_size)
+        self.texts: list[list[int]] = [[] for _ in range(batch_size)]
+
+    @torch.no_grad()
+    def feed(self, tokens: Any, keep: Any) -> Any:
+        texts = zip(self.texts, self.lengths, tokens, strict=True)
+        self.texts = [text[:n] + list(new) for text, n, new in texts]
+        output = super().feed(tokens, keep)
+        network, config = self.network, self.network.config
+        for b, text in enumerate(self.texts):
+            if not keep[b]:
+                continue
+            known = self.observed[b]
+            hidden = target()(torch.tensor([text[:known]]), output_hidden_states=True).hidden_states
+            states = torch.cat([hidden[at] for at in self.state_layers], -1)
+            block = torch.tensor([[text[known], *[config.mask] * (config.block - 1)]])
+            positions = torch.arange(known + config.block)[None]
+            mask = torch.zeros(1, 1, config.block, known + config.block)
+            from transformers import DynamicCache
+
+            rows = network(block, states, positions, mask, DynamicCache())[0]
+            row = network.with_previous(rows[len(text) - known - 1], torch.tensor(text[-1]))
+            expected = network.head @ row
+            torch.testing.assert_close(output.logits[b, 0], expected, rtol=1e-4, atol=1e-4)
+            self.compared += 1
+        return output
+
+
+def test_rows_are_those_of_a_pass_without_a_cache(read: Any) -> None:
+    model, drafter = read
+    checked = Checked(drafter.network)
+    decoder = SpeculativeDecoder(model, checked, draft_length=3)
+    statistics = decoder.generate(PROMPTS, max_new_tokens=16, seeds=[1, 2, 3]).statistics
+    assert 0 < sum(statistics.accepted) < sum(statistics.drafted)
+    assert checked.compared > 40
+
+
+def test_greedy_output_is_the_target_s_own(read: Any) -> None:
+    model, drafter = read
+    settings: dict[str, Any] = {"max_new_tokens": 20, "temperature": 0}
+    alone = SpeculativeDecoder(model, draft_length=0).generate(PROMPTS, **settings).tokens
+    for method in ("token", "block"):
+        decoder = SpeculativeDecoder(model, drafter, draft_length=3, method=method)
+        assert decoder.generate(PROMPTS, **settings).tokens == alone
+    ids = torch.tensor(PROMPTS[:1])
+    options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 9}
+    options["attention_mask"] = torch.ones_like(ids)
+    expected = target().generate(ids, **options)
+    generate = Generate(drafter, draft_length=3)
+    assert torch.equal(target().generate(ids, **options, custom_generate=generate), expected)
+
+
+def test_a_place_s_row_depends_on_the_draft_before_it_with_a_markov_head_alone(read: Any) -> None:
+    model, drafter = read
+    model.reset(1)
+    states = model.feed([[5, 3, 1]], [1]).states
+    rows = []
+    for draft in (4, 7):
+        drafter.reset(1)
+        drafter.observe(states)
+        first = drafter.feed([[5, 3, 1, 2]], [1]).logits
+        rows.append((first, drafter.feed([[draft]], [1]).logits))
+    (first, after_4), (again, after_7) = rows
+    assert torch.equal(first, again)
+    dspark = drafter.network.config.markov > 0
+    assert torch.equal(after_4, after_7) is not dspark
+    assert dspark or torch.equal(drafter.full_head[0], target().lm_head.weight)
+    if dspark:
+        own = drafter.network
+        bias = own.head[:, WIDTH:] @ (own.markov.weight[7] - own.markov.weight[4])
+        torch.testing.assert_close(after_7[0, 0] - after_4[0, 0], bias)
+
+
+def test_more_places_than_a_pass_has_are_refused(read: Any) -> None:
+    model, drafter = read
+    places = drafter.network.config.places
+    decoder = SpeculativeDecoder(model, drafter, draft_length=places + 1)
+    with pytest.raises(ValueError, match=f"a pass drafts {places}; needs observe"):
+        decoder.generate(PROMPTS, max_new_tokens=8, temperature=0)
+    drafter.reset(1)
+    with pytest.raises(ValueError, match="then drafts one by one"):
+        drafter.feed([[5, 3]], [1])
+    assert (
+        read_drafts(model, drafter, places)(torch.tensor([[5, 3, 1, 2, 4, 6]])).hidden is not None
+    )
+
+
+def test_confidence_ends_drafts(tmp_path: Path) -> None:
+    publish(tmp_path, "dspark")
+    drafter = BlockDrafter(read_block_drafter(tmp_path, target()))
+    model = HuggingFaceModel(target(), state_layers=drafter.state_layers)
+    drafted = []
+    for least in (0.0, 0.5, 1.1):
+        length = Confidence(drafter, least)
+        decoder = SpeculativeDecoder(model, drafter, draft_length=4, length=length)
+        result = decoder.generate(PROMPTS, max_new_tokens=16, seeds=[1, 2, 3])
+        drafted.append(result.statistics.drafted)
+    assert drafted[2][1:] == [0, 0, 0]
+    assert sum(drafted[0]) >= sum(drafted[1]) > sum(drafted[2])
+    model.reset(2)
+    states = model.feed([[5, 3, 1], [2, 4, 6]], [1, 1]).states
+    drafter.reset(2)
+    drafter.observe(states)
+    drafter.feed([[5, 3, 1, 2], [2, 4, 6, 1]], [1, 1])
+    before = torch.tensor([[2, 7], [1, 8]])
+    first_two = drafter.network.confidences(drafter.block[:, :2], before).prod(1)
+    seen: Any = SimpleNamespace(places=[SimpleNamespace(tokens=before[:, 1:])])
+    between = float(first_two.mean())
+    assert torch.equal(Confidence(drafter, between)(seen), first_two >= between)
+    assert not bool(Confidence(drafter, 0.0)(SimpleNamespace(places=4 * seen.places)).any())
+    network, block = drafter.network, torch.randn(2, WIDTH)
+    weight, bias = network.confidence.weight[0], network.confidence.bias
+    read = torch.cat([block, network.markov.weight[[3, 5]]], -1) @ weight + bias
+    found = network.confidences(block, torch.tensor([3, 5]))
+    torch.testing.assert_close(found, read.sigmoid())
+
+
+# Losslessness.
+
+SIZE, KEPT = 6, Vocabulary([0, 2, 5], target_size=6)
+CASES = [
+    pytest.param(kind, head, marks=[] if head == "dynamic" else pytest.mark.night)
+    for kind in KINDS
+    for head in ("full", "trimmed", "dynamic")
+]
+
+
+def p_value(folder: Path, kind: str, head: str) -> float:
+    """Chi-square of three tokens, by block. A right decoder fails `> 1e-4` once in 10,000."""
+    model = target(SIZE, 0.25)
+    publish(folder, kind, SIZE)
+    network = read_block_drafter(folder, model)
+    drafter, affinity, options = BlockDrafter(network), None, dict[str, Any]()
+    if head != "full":
+        affinity = Affinity.intersection(KEPT)
+        if head == "dynamic":
+            clusters = torch.tensor([-1, 0, -1, 0, 0, -1])
+            affinity = Affinity.virtual_tokens(KEPT, clusters, torch.tensor([1.0, 2, 1, 1, 3, 1]))
+            options = {"dynamic_tokens": RecentTokens(KEPT, width=2), "vocabulary": KEPT}
+            options["full_head"] = drafter.full_head
+        rows, _ = prune_head(network.head, None, KEPT, virtual=affinity)
+        drafter = BlockDrafter(network, head=rows)
+    reading = HuggingFaceModel(model, state_layers=drafter.state_layers)
+    options |= {"draft_length": 3, "method": "block"}
+    decoder = SpeculativeDecoder(reading, drafter, affinity, **options)
+    found = continuations(lambda: decoder, [2, 4], 3, 4_000)
+    return chi_square(found, joint_of(model, [2, 4], 3))
+
+
+@pytest.mark.parametrize(("kind", "head"), CASES)
+def test_samples_have_the_target_s_distribution(kind: str, head: str, tmp_path: Path) -> None:
+    assert p_value(tmp_path, kind, head) > 1e-4
+
+
+@pytest.mark.parametrize(("kind", "head"), CASES)
+def test_control_drafts_judged_by_another_q_are_caught(
+    kind: str, head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge_by_another_q(monkeypatch)
+    assert p_value(tmp_path, kind, head) < 1e-6
+
+
+# Files.
+
+
+def test_a_pruned_head_and_embeddings_of_their_own_are_read(tmp_path: Path) -> None:
+    kept = [0, 2, 3, 7, 11]
+    maps = {"d2t": torch.tensor([own - at for at, own in enumerate(kept)])}
+    rows, table, mask = torch.randn(5, WIDTH), torch.randn(12, WIDTH), torch.randn(WIDTH)
+    own = {"lm_head.weight": rows, "embed_tokens.weight": table, "mask_embedding": mask}
+    publish(tmp_path, "dflash", draft_vocab_size=5, **maps, **own)
+    network = read_block_drafter(tmp_path, target())
+    assert network.vocabulary == Vocabulary(kept, target_size=12)
+    assert torch.equal(network.head, rows)
+    assert torch.equal(network.embedding(torch.tensor([3, 11])), torch.stack([table[3], mask]))
+    assert BlockDrafter(network).full_head is None
+
+
+def test_the_layout_of_speculators_is_read(tmp_path: Path) -> None:
+    inside = json.loads(layer(12).to_json_string()) | {"use_sliding_window": False}
+    own = {"speculators_model_type": "dspark", "transformer_layer_config": inside}
+    own |= {"target_layer_ids": None, "aux_hidden_state_layer_ids": [1, 3]}
+    publish(tmp_path, "dspark", **own)
+    config = read_block_drafter(tmp_path, target()).config
+    assert (config.state_layers, config.from_newest, config.places) == ((1, 3), False, 3)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "causal": ({"is_causal": True}, "its layers are causal or slide"),
+    "list": ({"dflash_config": [3]}, "mask_token_id is None"),
+    "layers": ({"dflash_config": {"mask_token_id": 3}}, "target_layer_ids is None"),
+    "far": ({"dflash_config": {"mask_token_id": 3, "target_layer_ids": [7]}}, "needs layers of"),
+    "block": ({"block_size": 1}, "block_size is 1"),
+    "mask": (
+        {"dflash_config": {"mask_token_id": 12, "target_layer_ids": [0, 2]}},
+        "reads 12",
+    ),
+    "deep": ({"num_hidden_layers": 3_000_000}, "num_hidden_layers is 3000000"),
+    "kind": ({"model_type": "llama"}, "model_type is 'llama'; needs 'qwen3'"),
+    "sliding": ({"layer_types": ["sliding_attention"] * 2}, "without sliding windows"),
+    "wide": ({"target_hidden_size": 32}, "target_hidden_size is 32"),
+    "pruned": ({"draft_vocab_size": 5}, "draft_vocab_size is 5 of 12"),
+    "rank": ({"markov_rank": 3}, "has no bias.weight and no markov.weight"),
+    "other": ({"other.weight": torch.zeros(2)}, "other.weight has no place"),
+    "shape": ({"fc.weight": torch.zeros(16, 16)}, r"fc.weight has shape \[16, 16\]"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused(name: str, tmp_path: Path) -> None:
+    changes, reason = REFUSED[name]
+    publish(tmp_path, "dflash", **changes)
+    with pytest.raises(CheckpointError, match=reason):
+        read_block_drafter(tmp_path, target())
+
+
+@pytest.mark.parametrize("name", ["mask_embedding.pt", "pytorch_model.bin"])
+def test_pickles_are_refused(name: str, tmp_path: Path) -> None:
+    publish(tmp_path, "dflash")
+    if name != "mask_embedding.pt":
+        (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(CheckpointError, match=f"{name} may be a pickle; needs safetensors files"):
+        read_block_drafter(tmp_path, target())
