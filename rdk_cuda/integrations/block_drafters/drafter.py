@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...decoding import Output
 from ...decoding.lengths import Drafted
-from ...dynamic_tokens import FullHead
+from ...dynamic_tokens import TokenHead
 from ..eagle3.drafter import cache_for
 from ..huggingface.model import checked_head, head_logits
 from .network import BlockNetwork
@@ -48,7 +48,7 @@ class BlockDrafter:
         head, head_bias = checked_head("BlockDrafter", head, head_bias, own.shape[1])
         self._head = head, None if head_bias is None else head_bias.to(own)
         whole = network.vocabulary.draft_size == network.vocabulary.target_size
-        self.full_head: FullHead | None = (own, None) if whole else None
+        self.full_head: TokenHead | None = (own, None) if whole else None
         self.network, self.vocabulary_size = network, len(head)
         self.state_layers = network.config.state_layers
         self.device, self.dtype = own.device, own.dtype
