@@ -47,11 +47,13 @@ struct BitMask {
 };
 
 struct Whole {
-  static constexpr bool kCuts = false;
-  static constexpr bool kPlain = false;
+  static constexpr bool kCuts = false, kPlain = false, kDrawn = false, kByBlock = false;
+  using Rows = Whole;
   using Mask = NoMask;
 
   __device__ __forceinline__ static Whole nothing() { return {}; }
+  __device__ __forceinline__ static Whole at(float, float) { return {}; }
+  __device__ __forceinline__ float limit() const { return -infinity(); }
 
   __device__ __forceinline__ float scaled(float logit, const Scale& scale) const {
     return scale(logit);
@@ -84,8 +86,8 @@ struct Plain : Whole {
 };
 
 struct Cut {
-  static constexpr bool kCuts = true;
-  static constexpr bool kPlain = false;
+  static constexpr bool kCuts = true, kPlain = false, kDrawn = false, kByBlock = false;
+  using Rows = Cut;
   using Mask = BitMask;
   float threshold;  // -inf: nothing is cut
   float divisor;    // 0: z is a product with the reciprocal, as of a row that is whole
@@ -96,6 +98,11 @@ struct Cut {
   __device__ __forceinline__ static Cut below(float threshold, float temperature) {
     return {threshold, temperature == 1.0f ? 0.0f : temperature};
   }
+  // Of a row whose threshold is known.
+  __device__ __forceinline__ static Cut at(float threshold, float temperature) {
+    return threshold > -infinity() ? below(threshold, temperature) : nothing();
+  }
+  __device__ __forceinline__ float limit() const { return threshold; }
 
   // A finite logit whose quotient is -inf gives NaN, as in Scale.
   __device__ __forceinline__ float divided(float logit) const {

@@ -59,6 +59,10 @@ __device__ __forceinline__ uint64_t relaxed_load(const uint64_t* address) {
 __device__ __forceinline__ void relaxed_store(uint64_t* address, uint64_t value) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
+// The stores before it are visible to whoever reads this by acquire_release_add.
+__device__ __forceinline__ void release_store(uint64_t* address, uint64_t value) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+}
 __device__ __forceinline__ void compare_and_swap(uint64_t* address, uint64_t old, uint64_t value) {
   uint64_t found;
   asm volatile("atom.relaxed.gpu.global.cas.b64 %0, [%1], %2, %3;"
@@ -66,6 +70,10 @@ __device__ __forceinline__ void compare_and_swap(uint64_t* address, uint64_t old
                : "l"(address), "l"(old), "l"(value)
                : "memory");
 }
+
+// How often a block that has nothing to do looks whether others have something: for some 100 us.
+constexpr int kPatience = 128;
+__device__ __forceinline__ void sleep_briefly() { __nanosleep(100); }
 
 // By all threads of the blocks of a cluster: none goes on before all have come, and then it sees
 // what they stored before. A device without clusters has no launch that comes here.
@@ -203,9 +211,16 @@ inline uint64_t relaxed_load(const uint64_t* address) {
 inline void relaxed_store(uint64_t* address, uint64_t value) {
   emulation::store_atomic(address, &value, sizeof(value));
 }
+inline void release_store(uint64_t* address, uint64_t value) {
+  emulation::fence();
+  relaxed_store(address, value);
+}
 inline void compare_and_swap(uint64_t* address, uint64_t old, uint64_t value) {
   if (*address == old) relaxed_store(address, value);
 }
+
+constexpr int kPatience = 8;
+inline void sleep_briefly() { emulation::pause(); }
 
 inline void cluster_barrier() { emulation::cluster_barrier(emulation::Site::here()); }
 inline void cluster_arrive() { emulation::cluster_arrive(emulation::Site::here()); }

@@ -48,7 +48,7 @@ void split_rows(const Machine& machine, int64_t rows, int64_t chunks, DraftLaunc
 
 void plan(const Machine& machine, DraftLaunch* launch) {
   const DraftParams& params = launch->params;
-  const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
+  const int64_t chunks = chunks_of(params.draft);
   split_rows(machine, params.rows, chunks, launch);
   launch->shape.blocks = params.rows * launch->splits;
   launch->shape.shared_bytes = launch->shape.threads / kWarp * kRingBytes;
@@ -61,7 +61,7 @@ void plan(const Machine& machine, DraftLaunch* launch) {
 
 void place(void* workspace, DraftLaunch* launch) {
   const DraftParams& params = launch->params;
-  const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
+  const int64_t chunks = chunks_of(params.draft);
   WorkspaceParts parts(workspace);
   const bool tickets = launch->splits > 1 && launch->shape.cluster <= 1;
   launch->tickets = parts.take<uint64_t>(tickets ? params.rows : 0);

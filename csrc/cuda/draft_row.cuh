@@ -43,10 +43,10 @@ struct DraftRow {
         greedy(temperature == 0.0f),
         cut(of_row) {}
 
-  __device__ __forceinline__ int static_chunks() const { return (size + kChunk - 1) / kChunk; }
+  __device__ __forceinline__ int static_chunks() const { return chunks_in(size); }
   __device__ __forceinline__ int chunks() const {
     if (C::kPlain) return size / kChunk;
-    return static_chunks() + (dynamic_size + kChunk - 1) / kChunk;
+    return static_chunks() + chunks_in(dynamic_size);
   }
   __device__ __forceinline__ bool is_dynamic(int column) const {
     return !C::kPlain && column >= static_chunks() * kChunk;

@@ -38,6 +38,9 @@ struct Draft {
   float coin;  // on which its acceptance depends
 };
 
+// Bytes of what a block posts of a direct pass (verify_passes.cuh).
+constexpr int kPostBytes = 176;
+
 // Every launch struct says which of its kernel's instantiations is launched: kernel() is an index
 // into the list RDK_NAME_KERNELS of its header. And it says what they take of a multiprocessor:
 //   kBlocks             blocks of kThreads (or kMaxThreads) that fit on one at once, at least; the

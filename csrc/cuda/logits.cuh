@@ -12,6 +12,10 @@ constexpr int kPerLane = kChunk / kWarp;
 constexpr int kVector = 8;
 constexpr int kCopied = 16;  // bytes of one load or copy
 
+__device__ __forceinline__ int chunks_in(int64_t columns) {
+  return (static_cast<int>(columns) + kChunk - 1) / kChunk;
+}
+
 __device__ __forceinline__ int column_of(int lane, int v) {
   return (v / kVector) * kWarp * kVector + lane * kVector + v % kVector;
 }

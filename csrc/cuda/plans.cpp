@@ -41,8 +41,7 @@ void plan(const Machine& machine, OverlapLaunch* launch) {
 
 void place(void* workspace, OverlapLaunch* launch) {
   const OverlapParams& params = launch->params;
-  const int64_t draft_chunks =
-      chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
+  const int64_t draft_chunks = chunks_of(params.draft);
   WorkspaceParts parts(workspace);
   launch->target_chunks = parts.take<ChunkSum>(params.rows * chunks_of(params.target.size));
   launch->draft_chunks = parts.take<ChunkSum>(params.rows * draft_chunks);
@@ -124,8 +123,7 @@ void plan(const Machine& machine, VerifyTreeLaunch* launch) {
 void place(void* workspace, VerifyTreeLaunch* launch) {
   const VerifyTreeParams& params = launch->params;
   const int64_t chunks = chunks_of(params.target.size);
-  const int64_t draft_chunks =
-      chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
+  const int64_t draft_chunks = chunks_of(params.draft);
   const bool by_block = launch->by_block();
   launch->slots =
       static_cast<int>(by_block ? std::min(params.max_draft, params.drafts.count) + 1 : 1);

@@ -58,7 +58,7 @@ void plan(const Machine& machine, RedistributeLaunch* launch) {
   }
   // Where weights are not shared, a cluster sums a plain row together, with a warp for each chunk.
   // Of two blocks, because multiprocessors come in pairs: larger ones might leave some without any.
-  const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
+  const int64_t chunks = chunks_of(params.draft);
   const bool holds = !launch->shared_weights && !params.truncation.given && chunks <= kMostHeld &&
                      are_plain(params.draft, params.affinity.spread, params.affinity.rank);
   const int64_t most_together = std::min(kTogether, std::min(machine.cluster, tiles));
@@ -77,7 +77,7 @@ void plan(const Machine& machine, RedistributeLaunch* launch) {
 
 void place(void* workspace, RedistributeLaunch* launch) {
   const RedistributeParams& params = launch->params;
-  const int64_t chunks = chunks_of(params.draft.draft_size) + chunks_of(params.draft.dynamic_size);
+  const int64_t chunks = chunks_of(params.draft);
   const int64_t rows = launch->shape.blocks * launch->group;
   WorkspaceParts parts(workspace);
   launch->chunks = parts.take<ChunkSum>(rows * chunks);

@@ -44,7 +44,7 @@ struct TargetColumns {
   C cut;
   typename C::Mask mask;
 
-  __device__ __forceinline__ int chunks() const { return (size + kChunk - 1) / kChunk; }
+  __device__ __forceinline__ int chunks() const { return chunks_in(size); }
   __device__ __forceinline__ int place(int chunk) const { return chunk; }
   __device__ __forceinline__ void advance(int chunks, int* chunk) const { *chunk += chunks; }
 
@@ -269,11 +269,13 @@ __device__ __forceinline__ int argmax_column(const Row& row, const SoftmaxOf<Sum
 // because a load takes as long as all else that is done with it; from then on they are in shared
 // memory, where a weight replaces its sum. Lanes read only what they have written, other warps draw
 // behind a barrier. In a row of more chunks than are kept, those behind are loaded again.
+constexpr int kMostKept = 256;  // of 262,144 columns
+constexpr int kKeptBytes = kMostKept * sizeof(ChunkSum);
+static_assert(kKeptBytes <= kRingBytes, "they lie where a ring was");
 struct KeptSums : Softmax {
-  static constexpr int kKept = 256;  // of 262,144 columns
-  static constexpr int kEach = 4;    // of a lane
+  static constexpr int kKept = kMostKept;
+  static constexpr int kEach = 4;  // of a lane
   static_assert(kKept % (kEach * kWarp) == 0);
-  static_assert(kKept * sizeof(ChunkSum) <= kRingBytes, "they lie where the first ring was");
   ChunkSum* kept;
 
   KeptSums() = default;
@@ -331,10 +333,7 @@ struct KeptSums : Softmax {
   __device__ __forceinline__ int argmax(const Row& row) const {
     int chunk = lane_index();
     while (chunk < count && (chunk < kKept ? kept[chunk] : load(chunk)).max != max) chunk += kWarp;
-    chunk = warp_min(chunk);
-    float z[kPerLane];
-    row.scaled_chunk(chunk, InMemory{}, z);
-    return chunk * kChunk + column_of_largest(z, max);
+    return largest_in_chunk(row, warp_min(chunk), max);
   }
 };
 

@@ -56,7 +56,7 @@ struct RowLimits<Cut> {
     return any() ? Cut::below(-infinity(), temperature) : Cut::nothing();
   }
   __device__ __forceinline__ Cut at(float threshold) const {
-    return threshold > -infinity() ? Cut::below(threshold, temperature) : Cut::nothing();
+    return Cut::at(threshold, temperature);
   }
 };
 

@@ -12,6 +12,7 @@
 #include "launch_kernel.cuh"
 #include "ticket.cuh"
 #include "verify_block.cuh"
+#include "verify_passes.cuh"
 #include "verify_token.cuh"
 
 namespace rdk {
@@ -20,10 +21,6 @@ namespace {
 constexpr int kThreads = VerifyLaunch::kThreads;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kBlocks = VerifyLaunch::kBlocks;
-
-__device__ __forceinline__ int chunks_in(int64_t columns) {
-  return (static_cast<int>(columns) + kChunk - 1) / kChunk;
-}
 
 // The target's rows of consecutive steps of a sequence, as one run of chunks.
 template <typename T, typename C>
@@ -72,7 +69,7 @@ __device__ __forceinline__ void look_ahead(const VerifyLaunch& launch, const Seq
   const TargetColumns<T, C> columns = target_row<T>(launch.params, sequence, step, cut);
   look_up<D>(
       launch, sequence, step, 0, cut, [&](int token) { return columns.logit(token); }, position);
-  store_draft(*position, launch.drafts + slot_of(launch, sequence, step));
+  store_words<Draft>(*position, launch.drafts + slot_of(launch, sequence, step));
 }
 
 // This block's share of the chunk sums of the positions [first, last]: the target's and then, if no
@@ -119,14 +116,13 @@ __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const 
 }
 
 // Decides the positions [first, last], whose sums are complete, one warp for each. True if the
-// sequence ends.
+// sequence has its token, or a pass that will give it.
 template <typename T, typename D, typename C>
 __device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
                                                  const Sequence& sequence, int first, int last,
                                                  int draft_chunks, const C& cut,
                                                  unsigned char* shared, Position* positions) {
-  const VerifyParams& params = launch.params;
-  int64_t* tokens = params.tokens + sequence.index * (params.max_draft + 1);
+  int64_t* tokens = launch.params.tokens + sequence.index * (launch.params.max_draft + 1);
 #pragma unroll 1
   for (int begin = first; begin <= last; begin += kWarps) {
     const int decided = min(kWarps, last - begin + 1);
@@ -144,12 +140,17 @@ __device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
                          cut);
         continue;
       }
-      const int token = last_token<T, D>(launch, sequence, step, positions[i], cut);
-      write_logprob<T>(launch, sequence, step, positions[i], token, cut);
-      if (threadIdx.x == 0) {
-        tokens[step] = token;
-        params.num_accepted[sequence.index] = step;
+      // Said as soon as it is known, because the launch ends when the last helper has heard of it.
+      const bool proposes =
+          positions[i].verdict == Verdict::kRejected && sequence.target_temperature != 0.0f;
+      if (!proposes && threadIdx.x == 0) settle(launch, sequence.index);
+      const int token = last_token<T, D>(launch, sequence, step, positions[i], cut, shared);
+      if (token == kDirectPass) {
+        post_pass(launch, sequence, step, positions[i], cut);
+        return true;
       }
+      if (proposes && threadIdx.x == 0) settle(launch, sequence.index);
+      end_sequence<T>(launch, sequence, step, positions[i], token, cut);
       return true;
     }
     __syncthreads();
@@ -157,36 +158,27 @@ __device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
   return false;
 }
 
-template <typename T, typename D>
+// The same of rows that may be cut: within limits one after the other, since those behind a
+// rejection are not cut.
+template <typename T, typename D, typename C>
 __device__ __forceinline__ bool decide_within(const VerifyLaunch& launch, const Sequence& sequence,
                                               int first, int last, int draft_chunks,
-                                              const RowLimits<Whole>&, unsigned char* shared,
-                                              Position* positions) {
-  return decide_positions<T, D>(launch, sequence, first, last, draft_chunks, Whole{}, shared,
-                                positions);
-}
-
-// The same within limits, one row after the other: those after a rejection are not cut.
-template <typename T, typename D>
-__device__ __forceinline__ bool decide_within(const VerifyLaunch& launch, const Sequence& sequence,
-                                              int first, int last, int draft_chunks,
-                                              const RowLimits<Cut>& limits, unsigned char* shared,
+                                              const RowLimits<C>& limits, unsigned char* shared,
                                               Position* positions) {
   const bool cuts = limits.any();
   const int together = cuts ? 1 : last - first + 1;
+  bool ended = false;
 #pragma unroll 1
-  for (int step = first; step <= last; step += together) {
-    Cut cut = Cut::nothing();
-    if (cuts) {
+  for (int step = first; step <= last && !ended; step += together) {
+    C cut = C::nothing();
+    if constexpr (C::kCuts) {
       auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
-      cut = cut_row<T>(launch, sequence, step, limits, scratch);
+      if (cuts) cut = cut_row<T>(launch, sequence, step, limits, scratch);
     }
-    const int end = step + together - 1;
-    if (decide_positions<T, D>(launch, sequence, step, end, draft_chunks, cut, shared, positions)) {
-      return true;
-    }
+    ended = decide_positions<T, D>(launch, sequence, step, step + together - 1, draft_chunks, cut,
+                                   shared, positions);
   }
-  return false;
+  return ended;
 }
 
 template <typename C>
@@ -197,50 +189,43 @@ __device__ __forceinline__ void clear_tokens(const VerifyParams& params, int64_t
   }
 }
 
-// R is Whole, Cut or Block. Blocks that share a sequence are neighbours.
+// By a block of the sequence, which are neighbours.
 template <typename T, typename D, typename R>
-__global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyLaunch launch) {
-  using C = typename RowsOf<R>::Type;
-  RDK_DYNAMIC_SHARED(shared);
-  __shared__ Sequence sequence;
-  __shared__ Position positions[kWarps];
-  wait_for_earlier_kernels();
+__device__ __forceinline__ void verify_sequence(const VerifyLaunch& launch,
+                                                const Sequence& sequence, int split,
+                                                unsigned char* shared, Position* positions) {
+  using C = typename R::Rows;
   const VerifyParams& params = launch.params;
-  const unsigned splits = static_cast<unsigned>(launch.splits);
-  if (warp_index() == 0) load_sequence(params, blockIdx.x / splits, &sequence);
-  if (splits > 1 && threadIdx.x == kThreads - 1) {
-    open_ticket(launch.tickets + blockIdx.x / splits, launch.shape.stamp);
-  }
-  __syncthreads();
   const int target_chunks = chunks_in(params.affinity.target_size);
   const int draft_chunks =
       chunks_in(params.draft.draft_size) + chunks_in(params.draft.dynamic_size);
-  const auto limits_of = [&params] {  // read again where they are used, not kept
+  const auto limits_of = [&] {  // read again where they are used, not kept
     return RowLimits<C>(params.sequences.truncation, sequence.index,
                         static_cast<int>(params.affinity.target_size), sequence.target_temperature);
   };
   const bool usable = usable_temperature(sequence.target_temperature) && limits_of().usable();
   if (!usable) {
-    if (blockIdx.x % splits != 0) return;
+    if (split != 0) return;
     clear_tokens<C>(params, sequence.index);
     if (threadIdx.x == 0) params.num_accepted[sequence.index] = 0;
+    if (!R::kByBlock && threadIdx.x == 0) settle(launch, sequence.index);
     return;
   }
-  if (splits == 1) clear_tokens<C>(params, sequence.index);
+  const bool shares = launch.splits > 1;
+  if (!shares) clear_tokens<C>(params, sequence.index);
 #pragma unroll 1
   for (int first = 0; first <= sequence.count;) {
-    const int last = splits == 1 ? first : sequence.count;
-    sum_positions<T, D>(launch, sequence, first, last, target_chunks, draft_chunks,
-                        static_cast<int>(blockIdx.x % splits), limits_of().before(),
-                        ring_of_warp(shared), positions);
-    if (splits > 1) {
+    const int last = shares ? sequence.count : first;
+    sum_positions<T, D>(launch, sequence, first, last, target_chunks, draft_chunks, split,
+                        limits_of().before(), ring_of_warp(shared), positions);
+    if (shares) {
       if (!last_block(launch.tickets + sequence.index, launch.splits)) return;
       clear_tokens<C>(params, sequence.index);
     }
     __syncthreads();
     const RowLimits<C> limits = limits_of();
     bool ended;
-    if constexpr (RowsOf<R>::kByBlock) {
+    if constexpr (R::kByBlock) {
       ended = decide_by_block<T, D>(launch, sequence, first, last, draft_chunks, limits, shared,
                                     positions);
     } else {
@@ -249,6 +234,28 @@ __global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyL
     }
     if (ended) return;
     first = last + 1;
+  }
+}
+
+// R is Whole, Cut or Block.
+template <typename T, typename D, typename R>
+__global__ void __launch_bounds__(kThreads, kBlocks) verify_kernel(const VerifyLaunch launch) {
+  RDK_DYNAMIC_SHARED(shared);
+  __shared__ Sequence sequence;
+  __shared__ Position positions[kWarps];
+  wait_for_earlier_kernels();
+  const unsigned splits = static_cast<unsigned>(launch.splits);
+  const unsigned own = blockIdx.x / splits;
+  const int split = static_cast<int>(blockIdx.x % splits);
+  if (warp_index() == 0) load_sequence(launch.params, own, &sequence);
+  if (threadIdx.x == kThreads - 1) {
+    if (splits > 1) open_ticket(launch.tickets + own, launch.shape.stamp);
+    if (!R::kByBlock && split == 0) open_pass(launch, own);
+  }
+  __syncthreads();
+  verify_sequence<T, D, R>(launch, sequence, split, shared, positions);
+  if constexpr (!R::kByBlock) {
+    help<T, D, typename R::Rows>(launch, own, &sequence, positions, shared);
   }
 }
 

@@ -25,8 +25,9 @@ struct VerifyLaunch {
   static constexpr int kThreads = 256;  // of a block
   static_assert(kResidualTries % (kThreads / kWarp) == 0, "warps share the tries evenly");
   static constexpr int kBlocks = 2;
+  static constexpr bool kSharesPasses = true;
   static constexpr int kSplitsOfScout = 16;
-  static constexpr int kStaticSharedBytes = 944;
+  static constexpr int kStaticSharedBytes = 960;
   Params params;
   LaunchShape shape;
   // Blocks that share a sequence, each a part of all its rows, of which the last one decides; or 1,
@@ -44,6 +45,12 @@ struct VerifyLaunch {
   float* factors;           // [B, slots], c of each prefix; none but by block
   float* thresholds;        // [B, slots], of rows that are cut; none but by block
   Draft* drafts;            // [B, slots]; none if it does not look ahead
+  // Direct passes that blocks share; none by block.
+  uint64_t* next;        // [B]
+  uint64_t* done;        // [B], batches that have been summed, as tickets count
+  unsigned char* posts;  // [B, kPostBytes]
+  int batch;             // chunks that a block takes at once, an even number
+  int at_once;           // blocks of the launch that run at once, at least
 
   RDK_HOST_DEVICE int kernel() const {
     constexpr int kDtypes = 3;

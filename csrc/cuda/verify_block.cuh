@@ -8,16 +8,8 @@
 namespace rdk {
 
 // In the place of a kernel's rows, which may be cut: it verifies by block.
-struct Block {};
-
-template <typename R>
-struct RowsOf {
-  using Type = R;
-  static constexpr bool kByBlock = false;
-};
-template <>
-struct RowsOf<Block> {
-  using Type = Cut;
+struct Block {
+  using Rows = Cut;
   static constexpr bool kByBlock = true;
 };
 
@@ -145,9 +137,9 @@ template <typename T, typename D, typename L, typename S>
 __device__ __forceinline__ int race_directly(const L& launch, const S& sequence,
                                              const Position& position,
                                              const TargetColumns<T, Cut>& columns, float factor,
-                                             const PhiloxWords& words) {
+                                             const PhiloxWords& words, unsigned char* shared) {
   const Residual<T, D, Cut, L, S> residual{launch, sequence, position, columns, factor};
-  residual.sum();
+  residual.sum(shared);
   if (warp_index() != 0) return kUndecided;
   const float total = residual.total();
   if (factor < 1.0f) {
@@ -182,7 +174,7 @@ __device__ __forceinline__ int race(const L& launch, const S& sequence, int pref
     const PhiloxWords words = race_words(sequence, prefix, directly ? first : first + warp);
     int found = kUndecided;
     if (directly) {
-      found = race_directly<T, D>(launch, sequence, *position, columns, factor, words);
+      found = race_directly<T, D>(launch, sequence, *position, columns, factor, words, shared);
     } else if (given_up(words, factor)) {
       found = kGivenUp;
     } else {

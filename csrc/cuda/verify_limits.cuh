@@ -1,5 +1,5 @@
 // What verify does for sequences with limits, masks or log-probabilities, and for others does not:
-// each function has a version for whole rows that is nothing.
+// for whole rows each function is nothing.
 #pragma once
 
 #include "truncation.cuh"
@@ -62,28 +62,27 @@ __device__ __forceinline__ float raw_logprob(const VerifyLaunch& launch, const S
 }
 
 // By a block, for the token that a step gives, which the first thread knows.
-template <typename T>
-__device__ __forceinline__ void write_logprob(const VerifyLaunch&, const Sequence&, int,
-                                              const Position&, int, const Whole&) {}
-template <typename T>
+template <typename T, typename C>
 __device__ __forceinline__ void write_logprob(const VerifyLaunch& launch, const Sequence& sequence,
                                               int step, const Position& position, int token,
-                                              const Cut& cut) {
+                                              const C& cut) {
   const VerifyParams& params = launch.params;
-  if (params.logprobs_of == Logprobs::kNone || position.verdict == Verdict::kStopped) return;
-  const float temperature = sequence.target_temperature;
-  const bool greedy = temperature == 0.0f;
-  const bool is_raw = (greedy || temperature == 1.0f) && params.target.allowed.data == nullptr &&
-                      cut.threshold == -infinity();
-  float logprob = 0.0f;  // of the processed row at temperature 0
-  if (params.logprobs_of == Logprobs::kRaw && !is_raw) {
-    logprob = raw_logprob<T>(launch, sequence, step, token);
-  } else if (threadIdx.x == 0 && !(greedy && params.logprobs_of == Logprobs::kProcessed)) {
-    const TargetColumns<T, Cut> columns = target_row<T>(params, sequence, step, cut);
-    logprob = log_probability(columns.value(token), position.target);
-  }
-  if (threadIdx.x == 0) {
-    params.logprobs[sequence.index * (params.max_draft + 1) + step] = logprob;
+  if constexpr (C::kCuts) {
+    if (params.logprobs_of == Logprobs::kNone || position.verdict == Verdict::kStopped) return;
+    const float temperature = sequence.target_temperature;
+    const bool greedy = temperature == 0.0f;
+    const bool is_raw = (greedy || temperature == 1.0f) && params.target.allowed.data == nullptr &&
+                        cut.threshold == -infinity();
+    float logprob = 0.0f;  // of the processed row at temperature 0
+    if (params.logprobs_of == Logprobs::kRaw && !is_raw) {
+      logprob = raw_logprob<T>(launch, sequence, step, token);
+    } else if (threadIdx.x == 0 && !(greedy && params.logprobs_of == Logprobs::kProcessed)) {
+      const TargetColumns<T, Cut> columns = target_row<T>(params, sequence, step, cut);
+      logprob = log_probability(columns.value(token), position.target);
+    }
+    if (threadIdx.x == 0) {
+      params.logprobs[sequence.index * (params.max_draft + 1) + step] = logprob;
+    }
   }
 }
 

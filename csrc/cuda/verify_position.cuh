@@ -23,9 +23,9 @@ struct Sequence {
   int64_t start;  // drafts of the sequences before it
   int64_t token;  // where its drafted tokens begin
   int64_t row;    // and its rows of the drafter
-  int count;      // drafts that are considered: at most max_draft, up to the first -1
   int64_t step_key;
   int64_t position;
+  int count;  // drafts that are considered: at most max_draft, up to the first -1
   float target_temperature;
   float draft_temperature;
 };
@@ -56,8 +56,8 @@ __device__ __forceinline__ void load_sequence(const VerifyParams& params, int64_
   const Owned drafts = owned(params.drafts, index);
   const int count = drafts_considered(params.drafts, drafts, params.max_draft);
   if (lane_index() != 0) return;
-  *sequence = {index,    drafts.start, drafts.token,       drafts.row,       count,
-               step_key, position,     target_temperature, draft_temperature};
+  *sequence = {index,    drafts.start, drafts.token,       drafts.row,       step_key,
+               position, count,        target_temperature, draft_temperature};
 }
 
 // Where a step's token is, which draft it is among all, and the row of the target that judges it.
@@ -109,30 +109,24 @@ __device__ __forceinline__ float target_p(const Position& position, float z) {
 }
 
 // The draft's row, cut where the threshold that came with its stats says.
-template <typename T>
-__device__ __forceinline__ DraftRow<T, Whole> cut_draft(const VerifyParams& params,
-                                                        const Sequence& sequence,
-                                                        const Draft& draft, const Whole&) {
-  return {params.draft, draft.row, sequence.draft_temperature, Whole{}};
-}
-template <typename T>
-__device__ __forceinline__ DraftRow<T, Cut> cut_draft(const VerifyParams& params,
-                                                      const Sequence& sequence, const Draft& draft,
-                                                      const Cut&) {
+template <typename T, typename C>
+__device__ __forceinline__ DraftRow<T, C> cut_draft(const VerifyParams& params,
+                                                    const Sequence& sequence, const Draft& draft) {
+  C cut = C::nothing();
   const int64_t width = 2 + params.affinity.rank;
-  const float threshold = params.draft_rows.stats_width > width ? draft.stats[width] : -infinity();
-  return {
-      params.draft, draft.row, sequence.draft_temperature,
-      threshold > -infinity() ? Cut::below(threshold, sequence.draft_temperature) : Cut::nothing()};
+  if (C::kCuts && params.draft_rows.stats_width > width) {
+    cut = C::at(draft.stats[width], sequence.draft_temperature);
+  }
+  return {params.draft, draft.row, sequence.draft_temperature, cut};
 }
 
 template <typename T, typename C>
 __device__ __forceinline__ float draft_q(const VerifyParams& params, const Sequence& sequence,
                                          const Draft& draft, int token, const Entries& entries,
-                                         const C& cut) {
+                                         const C&) {
   if (draft.kind == DraftKind::kUnusable) return 0.0f;
   if (draft.kind == DraftKind::kOneHot) return token == draft.token ? 1.0f : 0.0f;
-  const DraftRow<T, C> row = cut_draft<T>(params, sequence, draft, cut);
+  const DraftRow<T, C> row = cut_draft<T, C>(params, sequence, draft);
   return token_q(params.affinity, entries, row, draft.stats, token);
 }
 
@@ -223,13 +217,22 @@ __device__ __forceinline__ void look_up(const L& launch, const S& sequence, int 
 }
 
 // By one warp, a word each: from shared memory to what blocks exchange, and back.
-constexpr int kDraftWords = sizeof(Draft) / sizeof(int);
-static_assert(kDraftWords <= kWarp);
-__device__ __forceinline__ void store_draft(const Draft& draft, Draft* looked_up) {
-  if (lane_index() >= kDraftWords) return;
-  const int word = reinterpret_cast<const int*>(&draft)[lane_index()];
-  global_store(reinterpret_cast<int*>(looked_up) + lane_index(), word);
+template <typename Value>
+constexpr int kWords = sizeof(Value) / sizeof(int);
+template <typename Value>
+__device__ __forceinline__ void store_words(const Value& value, Value* exchanged) {
+  if (lane_index() >= kWords<Value>) return;
+  const int word = reinterpret_cast<const int*>(&value)[lane_index()];
+  global_store(reinterpret_cast<int*>(exchanged) + lane_index(), word);
 }
+template <typename Value>
+__device__ __forceinline__ void load_words(const Value* exchanged, Value* value) {
+  if (lane_index() >= kWords<Value>) return;
+  const int word = global_load(reinterpret_cast<const int*>(exchanged) + lane_index());
+  reinterpret_cast<int*>(value)[lane_index()] = word;
+}
+constexpr int kDraftWords = kWords<Draft>;
+static_assert(kDraftWords <= kWarp);
 __device__ __forceinline__ int load_draft(const Draft* looked_up) {
   if (looked_up == nullptr || lane_index() >= kDraftWords) return 0;
   return global_load(reinterpret_cast<const int*>(looked_up) + lane_index());

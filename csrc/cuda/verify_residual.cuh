@@ -55,26 +55,95 @@ struct Residual {
   }
 
   // By the whole block, which every warp may then ask for the total.
-  __device__ __forceinline__ void sum() const {
-    const int warps = L::kThreads / kWarp;
-    for (int chunk = warp_index(); chunk < columns.chunks(); chunk += warps) {
-      const float part = of_chunk(chunk);
-      if (lane_index() == 0) global_store(&sums()[chunk], part);
+  __device__ __forceinline__ void sum(unsigned char* shared) const {
+    sum(0, columns.chunks(), shared);
+  }
+  // The chunks [begin, end), two at a time, with half of the warps each.
+  __device__ __forceinline__ void sum(int begin, int end, unsigned char* shared) const {
+    constexpr int kHalf = L::kThreads / kWarp / 2;
+    constexpr int kPart = kChunk / kHalf;
+    static_assert(kPart % (kTogether * kWarp) == 0);
+    const int part = warp_index() % kHalf * kPart;
+    // Behind sums that the first warp may have kept in its ring.
+    float* totals = reinterpret_cast<float*>(shared + kKeptBytes) + warp_index() / kHalf * kWarp;
+    static_assert(kKeptBytes + 2 * kWarp * sizeof(float) <= kRingBytes);
+#pragma unroll 1
+    for (int chunk = begin + warp_index() / kHalf; chunk - warp_index() / kHalf < end; chunk += 2) {
+      if (chunk < end) {
+#pragma unroll 1
+        for (int column = part; column < part + kPart; column += kTogether * kWarp) {
+          float running[kTogether];
+          at(chunk * kChunk + column, running);
+#pragma unroll
+          for (int j = 0; j < kTogether; ++j) running[j] = warp_running_sum(running[j]);
+#pragma unroll
+          for (int j = 0; j < kTogether; ++j) {
+            if (lane_index() == kWarp - 1) totals[column / kWarp + j] = running[j];
+          }
+        }
+      }
+      __syncthreads();
+      if (part == 0 && chunk < end) {  // in the order of warp_total
+        float total = 0.0f;
+#pragma unroll
+        for (int j = 0; j < kChunk / kWarp; ++j) total += totals[j];
+        if (lane_index() == 0) global_store(&sums()[chunk], total);
+      }
+      __syncthreads();
     }
-    __syncthreads();
   }
   __device__ __forceinline__ float total() const {
-    return warp_total(columns.chunks(), [&](int c) { return summed(c); });
+    return warp_total_of<kEach>(columns.chunks(), all_summed());
   }
   // By one warp; -1 if there is no mass.
   __device__ __forceinline__ int draw(const PhiloxWords& words, float total) const {
     if (!(total > 0.0f)) return -1;
-    const int chunk = warp_draw(columns.chunks(), uniform(words.word[0]), total,
-                                [&](int c) { return summed(c); });
+    const int chunk = draw_chunk(words, total);
     return chunk * kChunk + draw_in(chunk, uniform(words.word[1]), summed(chunk));
+  }
+  // The same by the block, all of which reads the chunk; its first warp has the result.
+  __device__ __forceinline__ int draw_by_block(const PhiloxWords& words,
+                                               unsigned char* shared) const {
+    constexpr int kBeside = 8;  // of a lane
+    __shared__ int drawn;
+    float* masses = reinterpret_cast<float*>(shared);
+    if (warp_index() == 0) {
+      const float all = total();
+      const int chunk = all > 0.0f ? draw_chunk(words, all) : -1;
+      if (lane_index() == 0) drawn = chunk;
+    }
+    __syncthreads();
+    const int chunk = drawn;
+    if (chunk < 0) return -1;
+#pragma unroll 1
+    for (int begin = warp_index() * kTogether * kWarp; begin < kChunk;
+         begin += L::kThreads * kTogether) {
+      float own[kTogether];
+      at(chunk * kChunk + begin, own);
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) masses[token_of(begin, j)] = own[j];
+    }
+    __syncthreads();
+    if (warp_index() != 0) return -1;
+    const auto in_order = [&](int begin, float (&out)[kBeside]) {
+#pragma unroll
+      for (int j = 0; j < kBeside; ++j) out[j] = masses[token_of(begin, j)];
+    };
+    return chunk * kChunk +
+           warp_draw_of<kBeside>(kChunk, uniform(words.word[1]), summed(chunk), in_order);
   }
 
  private:
+  static constexpr int kEach = 4;  // sums of a lane at once
+  __device__ __forceinline__ auto all_summed() const {
+    return [this](int begin, float (&out)[kEach]) {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) out[j] = summed(token_of(begin, j));
+    };
+  }
+  __device__ __forceinline__ int draw_chunk(const PhiloxWords& words, float total) const {
+    return warp_draw_of<kEach>(columns.chunks(), uniform(words.word[0]), total, all_summed());
+  }
   __device__ __forceinline__ auto in_chunk(int chunk) const {
     return [this, chunk](int begin, float (&masses)[kTogether]) {
       at(chunk * kChunk + begin, masses);
@@ -84,7 +153,7 @@ struct Residual {
   __device__ __forceinline__ void draft_masses(int base, float (&q)[kTogether]) const {
     const AffinityColumns& affinity = launch.params.affinity;
     const int end = static_cast<int>(affinity.target_size);
-    const DraftRow<D, C> row = cut_draft<D>(launch.params, sequence, position, columns.cut);
+    const DraftRow<D, C> row = cut_draft<D, C>(launch.params, sequence, position);
     const float max = position.stats[0];
     const auto weight = [&](int draft) { return expf(row.static_value(draft) - max); };
     add_entries(affinity, load_columns<kTogether>(affinity, base, end), weight, q);

@@ -30,7 +30,7 @@ struct Sums {
 
   __device__ __forceinline__ Sums(const VerifyShardLaunch& launch, const Sequence& sequence,
                                   int step)
-      : chunks((static_cast<int>(launch.params.affinity.target_size) + kChunk - 1) / kChunk) {
+      : chunks(chunks_in(launch.params.affinity.target_size)) {
     pairs = reinterpret_cast<const ChunkSum*>(launch.params.sums) +
             slot_of(launch, sequence, step) * (chunks + 1);
   }

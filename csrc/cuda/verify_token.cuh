@@ -12,18 +12,22 @@ template <typename T, typename D, typename C, typename L, typename S>
 __device__ __forceinline__ int draw_residual_directly(const L& launch, const S& sequence,
                                                       const Position& position,
                                                       const TargetColumns<T, C>& columns,
-                                                      const PhiloxWords& words) {
+                                                      const PhiloxWords& words,
+                                                      unsigned char* shared) {
   const Residual<T, D, C, L, S> residual{launch, sequence, position, columns, 1.0f};
-  residual.sum();
+  residual.sum(shared);
   return warp_index() == 0 ? residual.draw(words, residual.total()) : -1;
 }
 
 // The token that follows the accepted ones; the first warp returns it. A bonus is one draw from p.
 // For a rejected draft each warp makes one proposal from p, with the random numbers of its own try,
 // and the lowest try that is kept wins: the same token as if the tries had been made one by one.
+// kDirectPass, in all warps, where direct passes are shared and it takes one.
+constexpr int kDirectPass = -2;
 template <typename T, typename D, typename C, typename L, typename S>
 __device__ __forceinline__ int last_token(const L& launch, const S& sequence, int step,
-                                          const Position& position, const C& cut) {
+                                          const Position& position, const C& cut,
+                                          unsigned char* shared) {
   constexpr int kWarps = L::kThreads / kWarp;
   __shared__ int kept[kWarps];
   if (position.verdict == Verdict::kStopped) return -1;
@@ -35,9 +39,11 @@ __device__ __forceinline__ int last_token(const L& launch, const S& sequence, in
 #pragma unroll 1
   for (int first = 0;; first += kWarps) {
     if (purpose == Purpose::kResidual && first == kResidualTries) {
+      if constexpr (L::kSharesPasses) return kDirectPass;
       purpose = Purpose::kDirect;
-      const int token = draw_residual_directly<T, D>(
-          launch, sequence, position, columns, random_words(sequence.step_key, place, purpose, 0));
+      const int token =
+          draw_residual_directly<T, D>(launch, sequence, position, columns,
+                                       random_words(sequence.step_key, place, purpose, 0), shared);
       if (token >= 0) return token;
     }
     const bool proposes = purpose == Purpose::kResidual;

@@ -99,7 +99,7 @@ __device__ __forceinline__ void walk_fixed(const VerifyTreeLaunch& launch, unsig
   __syncthreads();
 
   const Rows& rows = params.target.logits;  // of two dimensions, so of one stride
-  const int chunks = (static_cast<int>(params.target.size) + kChunk - 1) / kChunk;
+  const int chunks = chunks_in(params.target.size);
   ChunkSum* sums = launch.target_chunks + sequence * chunks;
   int node = -1;  // the root
 #pragma unroll 1
@@ -145,13 +145,13 @@ __device__ __forceinline__ void load_tree(const VerifyTreeParams& params, int64_
   if (lane_index() != 0) return;
   const float draft_temperature = params.mixed() ? params.draft_rows.temperature[index] : 0.0f;
   const Owned tree = owned(params.drafts, index);
-  *sequence = {
-      {index, tree.start, tree.start, tree.start, 0, params.sequences.step_keys[index],
-       params.sequences.positions[index], params.sequences.temperature[index], draft_temperature},
-      tree,
-      params.path + index * params.max_draft,
-      0,
-      0};
+  *sequence = {{index, tree.start, tree.start, tree.start, params.sequences.step_keys[index],
+                params.sequences.positions[index], 0, params.sequences.temperature[index],
+                draft_temperature},
+               tree,
+               params.path + index * params.max_draft,
+               0,
+               0};
 }
 
 // By the block: the sums of the row that judges a step, and of the drafted one.
@@ -196,7 +196,7 @@ __device__ __forceinline__ int judge_by_token(const VerifyTreeLaunch& launch,
     *token = kAcceptedNode;
     return step + 1;
   }
-  *token = last_token<T, AnyDtype>(launch, sequence, step, position, cut);
+  *token = last_token<T, AnyDtype>(launch, sequence, step, position, cut, shared);
   return step;
 }
 
@@ -248,7 +248,7 @@ __device__ __forceinline__ bool go_on(const VerifyTreeParams& params, int accept
   return child >= 0 || token == kAcceptedNode;
 }
 
-template <typename T, bool kByBlock>
+template <typename T, typename R>
 __device__ __forceinline__ void walk_drawn(const VerifyTreeLaunch& launch, unsigned char* shared) {
   __shared__ TreeSequence sequence;
   __shared__ bool goes_on;
@@ -259,15 +259,15 @@ __device__ __forceinline__ void walk_drawn(const VerifyTreeLaunch& launch, unsig
   const RowLimits<Cut> limits(params.sequences.truncation, sequence.index,
                               static_cast<int>(params.target.size), sequence.target_temperature);
   if (!usable_temperature(sequence.target_temperature) || !limits.usable()) return;
-  const int draft_chunks = (static_cast<int>(params.draft.draft_size) + kChunk - 1) / kChunk +
-                           (static_cast<int>(params.draft.dynamic_size) + kChunk - 1) / kChunk;
+  const int draft_chunks =
+      chunks_in(params.draft.draft_size) + chunks_in(params.draft.dynamic_size);
 #pragma unroll 1
   do {
-    if (warp_index() == 0) follow_drawn(params, kByBlock, &sequence);
+    if (warp_index() == 0) follow_drawn(params, R::kByBlock, &sequence);
     __syncthreads();
     int token = -1;
     int accepted;
-    if constexpr (kByBlock) {
+    if constexpr (R::kByBlock) {
       accepted = judge_by_block<T>(launch, sequence, draft_chunks, limits, shared, &token);
     } else {
       accepted = judge_by_token<T>(launch, sequence, draft_chunks, limits, shared, &token);
@@ -286,8 +286,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     verify_tree_kernel(const VerifyTreeLaunch launch) {
   RDK_DYNAMIC_SHARED(shared);
   wait_for_earlier_kernels();
-  if constexpr (kJudges<R>) {
-    walk_drawn<T, R::kByBlock>(launch, shared);
+  if constexpr (R::kDrawn) {
+    walk_drawn<T, R>(launch, shared);
   } else {
     walk_fixed<T, R>(launch, shared);
   }

@@ -11,17 +11,11 @@ namespace rdk {
 // In the place of a kernel's rows, which may be cut: some nodes were drawn, and are judged by token
 // or by block.
 struct Drawn {
-  static constexpr bool kByBlock = false;
+  static constexpr bool kDrawn = true, kByBlock = false;
 };
 struct DrawnBlock {
-  static constexpr bool kByBlock = true;
+  static constexpr bool kDrawn = true, kByBlock = true;
 };
-template <typename R>
-constexpr bool kJudges = false;
-template <>
-constexpr bool kJudges<Drawn> = true;
-template <>
-constexpr bool kJudges<DrawnBlock> = true;
 
 // In shared memory. The steps of `Sequence` are depths: its path leads to where the walk is, and on
 // along the drawn nodes that follow, `count` nodes in all.

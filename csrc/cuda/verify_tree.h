@@ -19,6 +19,7 @@ struct VerifyTreeLaunch {
   static constexpr int kThreads = 256;  // of a block
   static_assert(kResidualTries % (kThreads / kWarp) == 0, "warps share the tries evenly");
   static constexpr int kBlocks = 2;
+  static constexpr bool kSharesPasses = false;
   static constexpr int kStaticSharedBytes = 992;  // at most: of drawn nodes by block
   Params params;
   LaunchShape shape;

@@ -10,6 +10,9 @@ namespace rdk {
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 inline int64_t chunks_of(int64_t columns) { return divide_up(columns, kChunk); }
+inline int64_t chunks_of(const DraftColumns& draft) {
+  return chunks_of(draft.draft_size) + chunks_of(draft.dynamic_size);
+}
 
 // How many blocks share each of `count` rows or sequences: as many as are wanted, but together no
 // more than `at_once`, because one more would wait for a second wave.

@@ -32,11 +32,21 @@ void check(cudaError_t status) {
   if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
 }
 
+template <typename Launch>
+int64_t tickets_of(const Launch& launch) {
+  return launch.shape.ticket_bytes / 8;
+}
+// What follows them counts what is drawn of passes, and is opened by whoever may post one.
+int64_t tickets_of(const VerifyLaunch& launch) {
+  return launch.splits > 1 ? launch.params.sequences.count : 0;
+}
+
 // A ticket that has been taken would be found by a graph's next replay.
-void require_no_ticket(const LaunchShape& shape, const void* workspace) {
+template <typename Launch>
+void require_no_ticket(const Launch& launch, const void* workspace) {
   const auto* words = static_cast<const uint64_t*>(workspace);
-  for (int64_t i = 0; i < shape.ticket_bytes / 8; ++i) {
-    const uint64_t count = words[i] ^ shape.stamp;
+  for (int64_t i = 0; i < tickets_of(launch); ++i) {
+    const uint64_t count = words[i] ^ launch.shape.stamp;
     if (0 < count && count <= 0xffff) throw std::runtime_error("a ticket is left in the workspace");
   }
 }
@@ -63,7 +73,7 @@ struct EmulatorStarter {
     }
     const auto launched = [launch, workspace] {
       check(rdk::start(launch, nullptr));
-      require_no_ticket(launch.shape, workspace);
+      require_no_ticket(launch, workspace);
     };
     {
       const std::lock_guard<std::mutex> lock(mutex);

@@ -152,6 +152,42 @@ def test_a_scout_of_verify_looks_up_drafts_while_others_sum(
         assert_same_bits(verify(made), expected)
 
 
+@functools.cache
+def passes(cut: bool) -> tuple[generators.Batch, tuple[Tensor, ...]]:
+    """Direct passes of five batches of chunks for most sequences, one of which is unusable, and
+    what a machine that never shares them makes of them."""
+    made = generators.nearly_equal(9 * 1024 + 1, sequences=10, beyond=0.03)
+    made.target_temperature[3] = math.nan
+    if cut:
+        made = made.replace(top_k=torch.full((10,), 9000, dtype=torch.int32), logprobs=2)
+        made.top_k[::3] = 0
+    return made, verify(made)
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+@pytest.mark.parametrize("machine", [3, 5, 132])
+def test_idle_blocks_share_direct_passes_of_verify(
+    emulated: ModuleType, machine: int, cut: bool
+) -> None:
+    """Helpers come never, late, or several at once, over what other launches left and in replays of
+    a graph; with 3 multiprocessors some blocks begin when others have left."""
+    emulated.set_machine(1, FULL)
+    emulated.configure(shuffle=False, block_order="forward")
+    made, expected = passes(cut)
+    emulated.set_machine(machine, FULL)
+    for seed, resident in enumerate((1, 2, 4, 12, 12, 40, 40, 300)):
+        emulated.fill_workspace((0xFF, 0, -1)[min(seed, 2)])
+        emulated.configure(seed=seed, resident=resident)
+        outputs = verify(made)
+        assert_same_bits(outputs, expected)
+        if seed < 2:
+            continue
+        for output in outputs:
+            output.fill_(77)
+        emulated.replay()
+        assert_same_bits(outputs, expected)
+
+
 def test_every_launch_has_a_stamp_of_its_own(emulated: ModuleType) -> None:
     stamps = [emulated.next_stamp() for _ in range(10_000)]
     assert len(set(stamps)) == len(stamps)
