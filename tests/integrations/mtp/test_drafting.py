@@ -70,7 +70,7 @@ def test_drafts_and_nodes_are_what_the_sequence_read_at_once_shows(name: str) ->
     target, network = parts(name, size=12)
     checked = Checked(network, network.target_layers)
     checked.model = target.model
-    tree = DrafterTree(checked, WHOLE, nodes=7, passes=3, width=3, fixed_from=0.1)
+    tree = DrafterTree(checked, WHOLE, nodes=7, passes=3, width=3)
     for options in ({"drafter": checked, "draft_length": 3}, {"proposer": tree}):
         decoder = SpeculativeDecoder(target, **options)
         statistics = decoder.generate(PROMPTS, max_new_tokens=10, seeds=[1, 2, 3]).statistics
