@@ -225,7 +225,9 @@ class Running:
                 )
 
     def rows_of(self, batch: range) -> slice:
-        ends = torch.tensor([self.begins[batch.start], self.begins[batch.stop]], device="cpu")
+        ends = torch.tensor(
+            [self.begins[batch.start], self.begins[batch.stop]], dtype=torch.int64, device="cpu"
+        )
         return slice(*torch.searchsorted(self.places, ends).tolist())
 
     def read(self, read: Read, batch: range, unread: int) -> None:
@@ -247,7 +249,7 @@ class Running:
             _refuse_bad_values(where, start, block, states)
             normalizers = self._add_probs(where, start, block)
             first, last = torch.searchsorted(
-                places, torch.tensor([start, start + size], device="cpu")
+                places, torch.tensor([start, start + size], dtype=torch.int64, device="cpu")
             ).tolist()
             rows = slice(own.start + first, own.start + last)
             if first < last:
@@ -259,7 +261,7 @@ class Running:
         # Once for a window, as this reads and writes all of [d, d].
         exact = hidden.double()
         self.sums["moment"].addmm_(exact.T, exact)
-        ids = torch.tensor(self.windows[index].ids[-len(logits) :], device="cpu")
+        ids = torch.tensor(self.windows[index].ids[-len(logits) :], dtype=torch.int64, device="cpu")
         self.sums["counts"] += ids.bincount(minlength=self.plan.target_size)
 
     def _add_probs(self, where: str, start: int, logits: Tensor) -> Tensor:

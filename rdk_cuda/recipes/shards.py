@@ -127,7 +127,9 @@ class Shards:
         """Save the next batch: its samples first, so that no sums stand without them."""
         own = {name: tensor[self.batches[self.done]] for name, tensor in self.rows.items()}
         if self.by_token:
-            logits = torch.full((len(own["hidden"]), self.size), -torch.inf, dtype=torch.float32)
+            logits = torch.full(
+                (len(own["hidden"]), self.size), -torch.inf, dtype=torch.float32, device="cpu"
+            )
             own["logits"] = logits.scatter_(1, own.pop("targets").long(), own.pop("target_logits"))
         names = (*_ALWAYS, *(("logits",) if self.by_token else _LIKELIEST))
         _write(self._shard(self.done), _SAMPLES, {name: own[name] for name in names}, {})
@@ -162,7 +164,9 @@ class Shards:
             rows = {name: tensor[own] for name, tensor in self.rows.items()}
             content = {name: rows[name] for name in _ALWAYS}
             if self.by_token:
-                logits = torch.empty(len(rows["hidden"]), self.size, dtype=torch.float32)
+                logits = torch.empty(
+                    len(rows["hidden"]), self.size, dtype=torch.float32, device="cpu"
+                )
                 self._fill(self._shard(number), _SAMPLES, {**content, "logits": logits})
                 parts = (rows[name].split(_ROWS) for name in _LIKELIEST)
                 for block, ids, sorted_logits in zip(logits.split(_ROWS), *parts, strict=True):

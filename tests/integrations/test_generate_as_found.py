@@ -131,7 +131,9 @@ def test_what_cannot_be_served_is_refused_by_name(made: Callable[[], Any], reaso
 
 def test_heads_of_other_vocabularies_are_refused() -> None:
     generate = Generate(tiny(vocab_size=SIZE - 20), draft_length=3)
-    with pytest.raises(ValueError, match=f"predict {SIZE} and {SIZE - 20} tokens"):
+    with pytest.raises(
+        ValueError, match=f"predicts {SIZE - 20} tokens, and the affinity leads from {SIZE}"
+    ):
         model().generate(IDS, custom_generate=generate, **OPTIONS)
 
 

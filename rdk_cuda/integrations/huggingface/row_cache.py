@@ -47,7 +47,7 @@ class RowCache(SlotCache):
         self._known, self._final = list(self.lengths), final
         self.lengths = [old + new for old, new in zip(self.lengths, counts, strict=True)]
         self.tree_sizes = list(map(len, parents or [[]] * len(counts)))
-        return torch.zeros(real.shape, dtype=torch.int64), None
+        return torch.zeros(real.shape, dtype=torch.int64, device="cpu"), None
 
     def run(self, module: Any, arguments: Mapping[str, Any]) -> Any:
         """As `SlotCache.run`; its outputs are 0 at padding."""
