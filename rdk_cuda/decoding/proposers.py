@@ -113,8 +113,8 @@ class DrafterChain(Proposer):
         if drafter.vocabulary_size != affinity.draft_size:
             raise ValueError(
                 f"{type(self).__name__}: drafter predicts {drafter.vocabulary_size} tokens, and "
-                f"the affinity leads from {affinity.draft_size}; needs this drafter's affinity, or, "
-                "without one, a drafter that predicts as many tokens as the target"
+                f"the affinity leads from {affinity.draft_size}; needs this drafter's affinity, "
+                "or, without one, a drafter that predicts as many tokens as the target"
             )
         self.drafter, self.affinity = drafter, affinity
         self._readable: float = getattr(drafter, "readable", math.inf)

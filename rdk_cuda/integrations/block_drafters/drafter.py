@@ -114,20 +114,20 @@ class BlockDrafter:
         batch, width = len(counts), max(counts, default=0)
         columns = torch.arange(width, device="cpu")
         real = columns < torch.tensor(counts, dtype=torch.int64, device="cpu")[:, None]
-        states = torch.zeros(batch, width, self.network.fc.in_features, dtype=self.dtype)
-        states = states.to(self.device)
+        dtype, device = self.dtype, self.device
+        states = torch.zeros(batch, width, self.network.fc.in_features, dtype=dtype, device=device)
         states[real.to(self.device)] = torch.cat(self._new)
         self._new = [new[:0] for new in self._new]
         positions, _ = self._cache.append(real)
         seen = self._cache.alive.to(self.device)
-        mask = torch.zeros(batch, 1, config.block, seen.shape[1] + config.block, dtype=self.dtype)
-        mask = mask.to(self.device)
+        size = batch, 1, config.block, seen.shape[1] + config.block
+        mask = torch.zeros(size, dtype=dtype, device=device)
         least = torch.finfo(self.dtype).min
         mask[..., : seen.shape[1]].masked_fill_(~seen[:, None, None], least)
         block = torch.arange(config.block, device=self.device)
         first = torch.tensor(self._cache.lengths, dtype=torch.int64, device=self.device)
         where = torch.cat([positions, first[:, None] + block], dim=1)
-        tokens = torch.full((batch, config.block), config.mask, device=self.device)
+        tokens = torch.full((batch, config.block), config.mask, dtype=torch.int64, device=device)
         tokens[:, 0] = newest
         hidden: Tensor = self.network(tokens, states, where, mask, self._cache.past)
         for layer in self._cache.past.layers:
