@@ -41,6 +41,7 @@ from rdk_cuda.recipes.distill import Job
 from rdk_cuda.recipes.inputs.loading import quiet
 from rdk_cuda.recipes.progress import Stages
 from rdk_cuda.recipes.report.rows import Bootstrap
+from rdk_cuda.recipes.request import Training
 from rdk_cuda.recipes.timing import expected_accepted_length
 from rdk_cuda.training import LOSSES
 
@@ -81,7 +82,7 @@ def trained(options: argparse.Namespace, start: Path, data: str, folder: Path) -
         *("--learning-rate", options.learning_rate, "--out", folder / f"{start.name}-{data}"),
     )
     arguments = command.parse_args(list(map(str, given)))
-    job = Job.of(arguments)
+    job = Job.of(Training.of(arguments, arguments.out))
     text, held_out = job.texts
     with Stages() as stages:
         found, measures = job.run(text.documents, held_out.documents, stages)

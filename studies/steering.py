@@ -41,6 +41,7 @@ from rdk_cuda.labs.steering import Steering
 from rdk_cuda.labs.steering.job import SteeredJob, SteeredPair
 from rdk_cuda.recipes.inputs.loading import quiet
 from rdk_cuda.recipes.progress import Stages
+from rdk_cuda.recipes.request import Training
 
 PROMPT, CHOOSE = 32, 32
 PLAIN, STEERED, SHUFFLED = "plain", "steered", "shuffled"
@@ -57,8 +58,8 @@ class Shuffled(Steering):
         return super().vector(rows[torch.randperm(len(rows))].view_as(states))
 
 
-def asked(options: argparse.Namespace, out: Path) -> argparse.Namespace:
-    """The arguments of `distill`."""
+def asked(options: argparse.Namespace, out: Path) -> Training:
+    """The request of `distill`."""
     command = Parser()
     add_distill(command.add_subparsers())
     given: Sequence[object] = (
@@ -68,7 +69,7 @@ def asked(options: argparse.Namespace, out: Path) -> argparse.Namespace:
         *("--steps", options.steps, "--draft-length", options.draft_length),
         *("--learning-rate", options.learning_rate, "--seed", options.seed),
     )
-    return command.parse_args(list(map(str, given)))
+    return Training.of(command.parse_args(list(map(str, given))), out)
 
 
 def measure(options: argparse.Namespace, folder: Path) -> tuple[list[Row], Row]:

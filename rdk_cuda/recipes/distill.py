@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +35,7 @@ from .inputs.pairs import Pair, StatePair
 from .progress import Stages
 from .report.rows import Bootstrap, Interval, versions
 from .report.table import counted, say
+from .request import Training
 from .resume import weights_of
 from .run import naming_out
 from .saved import calibrated_temperature, load_calibrated
@@ -64,20 +64,20 @@ class Outcome(NamedTuple):
     body: Sequence[Tensor]
 
 
-def run_distillation(arguments: argparse.Namespace) -> int:
+def run_distillation(request: Training) -> int:
     """Train with each loss, and write the best if it is better; returns the exit code, else 1."""
     quiet()
     with naming_out():
-        refuse_existing(arguments.out, arguments.overwrite)
-    if is_text_drafter(arguments.drafter):
-        raise InputError(f"{arguments.drafter}: has another tokenizer, and no head to train")
-    return trained(Job.of(arguments))
+        refuse_existing(request.output, request.overwrite)
+    if is_text_drafter(request.drafter):
+        raise InputError(f"{request.drafter}: has another tokenizer, and no head to train")
+    return trained(Job.of(request))
 
 
 def trained(job: Job) -> int:
     """Do the job; returns the exit code."""
-    arguments = job.arguments
-    refuse_unsavable(job.models, arguments.out)
+    request = job.request
+    refuse_unsavable(job.models, request.output)
     text, held_out = job.texts
     try:
         with Stages() as stages:
@@ -85,14 +85,14 @@ def trained(job: Job) -> int:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(*job.kept) from None
     best = max(outcomes, key=lambda outcome: outcome.chosen_by)
-    bootstrap = Bootstrap([window.document for window in measures], seed=arguments.seed)
+    bootstrap = Bootstrap([window.document for window in measures], seed=request.seed)
     gain = bootstrap.mean(best.after - best.before)
     for outcome in outcomes:
         say(in_words(outcome, bootstrap.mean(outcome.after - outcome.before)))
     if better := gain.low > 0:
         sources = {"text": text.sources, "held_out": held_out.sources}
         job.save(best, gain, sources)
-        say(f"{arguments.out} written, trained with {best.loss}.")
+        say(f"{request.output} written, trained with {best.loss}.")
     else:
         say("The interval of the gain is not above 0: nothing was written.")
     for loss in job.losses:
@@ -120,44 +120,44 @@ class Job:
         drawn: the texts of each round so far, the same for each loss.
     """
 
-    arguments: argparse.Namespace
+    request: Training
     models: Pair
     drafter: PrunedDrafter
     settings: dict[str, Any]
     drawn: dict[int, list[Window]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> Job:
-        models, drafter, settings = load_calibrated(arguments)
-        device, dtype = models.target.device, getattr(torch, arguments.dtype)
+    def of(cls, request: Training) -> Job:
+        models, drafter, settings = load_calibrated(request)
+        device, dtype = models.target.device, getattr(torch, request.dtype)
         if device.type != "cpu":
-            drafter, _ = load_pruned(arguments.drafter, device=device)
-        job = cls(arguments, models, drafter.in_dtype(dtype), settings)
+            drafter, _ = load_pruned(request.drafter, device=device)
+        job = cls(request, models, drafter.in_dtype(dtype), settings)
         job.refuse_impossible()
         return job
 
     @property
     def texts(self) -> tuple[Text, Text]:
-        given, models = self.arguments, self.models
+        given, models = self.request, self.models
         return calibration_and_held_out(
             models.tokenizer, given.text, given.held_out, models.context, given.draft_length
         )
 
     @property
     def temperature(self) -> float:
-        calibrated = calibrated_temperature(self.arguments.drafter, self.settings)
-        return float(self.arguments.temperature or calibrated)
+        calibrated = calibrated_temperature(self.request.drafter, self.settings)
+        return float(self.request.temperature or calibrated)
 
     @property
     def losses(self) -> list[str]:
-        return list(dict.fromkeys(self.arguments.loss))
+        return list(dict.fromkeys(self.request.loss))
 
     @property
     def body(self) -> list[torch.nn.Parameter]:
-        return self.models.body if self.arguments.train == ALL else []
+        return self.models.body if self.request.train == ALL else []
 
     def refuse_impossible(self) -> None:
-        given, states = self.arguments, isinstance(self.models, StatePair)
+        given, states = self.request, isinstance(self.models, StatePair)
         if self.temperature == 0:
             raise InputError("--temperature: greedy drafts have no gradient; name one above 0")
         if states and given.data == "drafter":
@@ -191,7 +191,7 @@ class Job:
             if len({text.document for text in texts}) < 2:
                 raise InputError(
                     f"1 of the {len(held_out[half::2])} held-out documents has "
-                    f"{self.arguments.prompt} tokens or more (--prompt), of those that "
+                    f"{self.request.prompt} tokens or more (--prompt), of those that "
                     f"{('choose', 'measure')[half]}; needs two, for an interval: hold out longer "
                     "ones"
                 )
@@ -207,7 +207,7 @@ class Job:
         To train on, from any place; held out (turns 0 and 1), from each document alike, as the
         interval is over documents.
         """
-        given, ids = self.arguments, [document.ids for document in documents]
+        given, ids = self.request, [document.ids for document in documents]
         length = given.prompt + (given.tokens if data == "text" else 0)
         first = first_token(self.models.tokenizer)
         try:
@@ -245,7 +245,7 @@ class Job:
         measures: Sequence[Window],
         stages: Stages,
     ) -> Outcome:
-        given, models = self.arguments, self.models
+        given, models = self.request, self.models
         device = models.target.device
         weight, bias = models.drafter_head
         full_head = weight.to(device), None if bias is None else bias.to(device)
@@ -302,16 +302,16 @@ class Job:
         return outcome
 
     def _parts(self, full_head: FullHead, target_head: Tensor) -> Trained:
-        return parts_of(self.arguments.train, self.drafter, full_head, target_head)
+        return parts_of(self.request.train, self.drafter, full_head, target_head)
 
     def _read(self) -> Read:
         self.models.network.requires_grad_(False)
         for parameter in self.body:
             parameter.requires_grad_()
-        return self.models.training_read(self.arguments.draft_length)
+        return self.models.training_read(self.request.draft_length)
 
     def checkpoint(self, loss: str) -> Path:
-        out: Path = self.arguments.out
+        out = self.request.output
         return out.with_name(f"{out.name}.{loss}.training.tmp")
 
     @property
@@ -320,7 +320,7 @@ class Job:
         return (f"The same command goes on from {', '.join(files)}.",) if files else ()
 
     def save(self, best: Outcome, gain: Interval, sources: dict[str, Any]) -> None:
-        given, models = self.arguments, self.models
+        given, models = self.request, self.models
         write_into(self.body, best.body)
         names = ("train", "data", "batch", "learning_rate", "prompt", "tokens", "seed")
         distilled = {
@@ -337,6 +337,6 @@ class Job:
             self._write(best.drafter.in_dtype(models.drafter_dtype), settings)
 
     def _write(self, drafter: PrunedDrafter, settings: dict[str, Any]) -> None:
-        given, models = self.arguments, self.models
+        given, models = self.request, self.models
         model, tokenizer = models.saved_drafter, models.tokenizer
-        save_drafter(given.out, model, tokenizer, drafter, settings, overwrite=given.overwrite)
+        save_drafter(given.output, model, tokenizer, drafter, settings, overwrite=given.overwrite)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from rdk_cuda.recipes.errors import InputError
 from rdk_cuda.recipes.inputs.documents import Document
 from rdk_cuda.recipes.inputs.pairs import ModelPair
 from rdk_cuda.recipes.progress import Stages
+from rdk_cuda.recipes.request import Training
 from rdk_cuda.vocabulary import Vocabulary
 
 from ..tiny_models import VOCABULARY
@@ -186,11 +186,17 @@ def test_too_few_held_out_documents_are_refused(
 
 def job(tiny: ModelPair, *, out: Path | None = None, seed: int = 0) -> distill.Job:
     """One that writes texts of eight tokens and two more."""
-    given = {"prompt": 8, "tokens": 2, "seed": seed, "temperature": None, "out": out}
-    more = {"data": "text", "train": "head", "batch": 2, "learning_rate": 0.1, "overwrite": False}
+    given: dict[str, Any] = {"prompt": 8, "tokens": 2, "seed": seed, "output": out or Path("out")}
+    more: dict[str, Any] = {
+        "data": "text",
+        "batch": 2,
+        "learning_rate": 0.1,
+        "text": (),
+        "target": Path("target"),
+    }
     drafter: Any = None  # no text depends on it
-    arguments = Namespace(**given, **more, drafter=Path("calibrated"))
-    return distill.Job(arguments, tiny, drafter, {"temperature": 1.0})
+    request = Training(**given, **more, drafter=Path("calibrated"))
+    return distill.Job(request, tiny, drafter, {"temperature": 1.0})
 
 
 def documents(*lengths: int) -> list[Document]:

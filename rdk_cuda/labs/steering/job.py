@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from ...integrations.huggingface.saved_drafter import STEERING, read_pruned
 from ...recipes.distill import Job
 from ...recipes.errors import InputError
 from ...recipes.inputs.pairs import ModelPair
+from ...recipes.request import Command, Training
 from ...recipes.saved import pair_for
 from ...recipes.stages.train.parts import Trained, TrainedRows
 from .saved import save_steered
@@ -38,13 +38,13 @@ class SteeredPair(ModelPair):
 
 
 def load_pair_of(
-    arguments: argparse.Namespace,
+    request: Command,
 ) -> tuple[SteeredPair, PrunedDrafter, dict[str, Any]]:
     """Load the pair, what its drafter was pruned to, and settings; new steering if it has none."""
-    path = arguments.drafter / STEERING
+    path = request.drafter / STEERING
     try:
-        drafter, settings = read_pruned(arguments.drafter)
-        models = pair_for(arguments, drafter)
+        drafter, settings = read_pruned(request.drafter)
+        models = pair_for(request, drafter)
         if not isinstance(models, ModelPair):
             raise TypeError("reads the target's states already; needs a language model")
         if os.path.lexists(path):
@@ -53,7 +53,7 @@ def load_pair_of(
         else:
             steering = Steering.between(models.target, models.drafter)
     except (SavedDrafterError, TypeError) as error:
-        raise InputError(f"{arguments.drafter}: {error}") from error
+        raise InputError(f"{request.drafter}: {error}") from error
     return (
         SteeredPair(**vars(models), steering=steering.to(models.target.device)),
         drafter,
@@ -68,34 +68,34 @@ class SteeredJob(Job):
     models: SteeredPair
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> SteeredJob:
+    def of(cls, request: Training) -> SteeredJob:
         """Load the files that are named."""
-        models, drafter, settings = load_pair_of(arguments)
-        models.steering.float().requires_grad_(arguments.train == STEERED)
+        models, drafter, settings = load_pair_of(request)
+        models.steering.float().requires_grad_(request.train == STEERED)
         if models.target.device.type != "cpu":
-            drafter, _ = read_pruned(arguments.drafter, device=models.target.device)
-        job = cls(arguments, models, drafter.in_dtype(getattr(torch, arguments.dtype)), settings)
+            drafter, _ = read_pruned(request.drafter, device=models.target.device)
+        job = cls(request, models, drafter.in_dtype(getattr(torch, request.dtype)), settings)
         job.refuse_impossible()
         return job
 
     @property
     def body(self) -> list[torch.nn.Parameter]:
-        if self.arguments.train == STEERED:
+        if self.request.train == STEERED:
             return list(self.models.steering.parameters())
         return super().body
 
     def _parts(self, full_head: FullHead, target_head: Tensor) -> Trained:
-        if self.arguments.train == STEERED:  # and no row of the head
+        if self.request.train == STEERED:  # and no row of the head
             return TrainedRows(self.drafter, full_head, first=self.drafter.affinity.draft_size)
         return super()._parts(full_head, target_head)
 
     def _read(self) -> Read:
         super()._read()  # says which parameters get gradients
-        given, models = self.arguments, self.models
+        given, models = self.request, self.models
         pair = models.target, models.drafter, models.steering
         return steered_read(*pair, given.draft_length, prompt_length=given.prompt)
 
     def _write(self, drafter: PrunedDrafter, settings: dict[str, Any]) -> None:
-        given, models = self.arguments, self.models
+        given, models = self.request, self.models
         parts = models.saved_drafter, models.tokenizer, drafter, settings, models.steering
-        save_steered(given.out, *parts, overwrite=given.overwrite)
+        save_steered(given.output, *parts, overwrite=given.overwrite)
