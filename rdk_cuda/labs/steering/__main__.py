@@ -40,14 +40,14 @@ def distill(arguments: argparse.Namespace) -> int:
     from rdk_cuda.training import LOSSES, PARTS
 
     from ...recipes.inputs.loading import quiet
-    from .job import STEERED, SteeredJob
+    from .job import STEERED, loaded
 
     refuse_unknown("--train", [arguments.train], (*PARTS, STEERED))
     refuse_unknown("--loss", arguments.loss, LOSSES)
     quiet()
     with naming_out():
         refuse_existing(request.output, request.overwrite)
-    return trained(SteeredJob.of(request))
+    return trained(request, *loaded(request))
 
 
 def evaluate(arguments: argparse.Namespace) -> int:

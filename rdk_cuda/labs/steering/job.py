@@ -12,11 +12,12 @@ from torch import Tensor
 from ...decoding.models import Read
 from ...drafter import FullHead, PrunedDrafter, SavedDrafterError
 from ...integrations.huggingface.saved_drafter import STEERING, read_pruned
-from ...recipes.distill import Job
+from ...recipes.distill import Train
 from ...recipes.errors import InputError
 from ...recipes.inputs.pairs import ModelPair
 from ...recipes.request import Command, Training
 from ...recipes.saved import pair_for
+from ...recipes.stages.stage import State
 from ...recipes.stages.train.parts import Trained, TrainedRows
 from .saved import save_steered
 from .steering import Steering, steered_read
@@ -61,41 +62,41 @@ def load_pair_of(
     )
 
 
+def loaded(request: Training) -> tuple[SteeredPair, SteeredTrain]:
+    """Load the pair, and the stage that trains it."""
+    models, drafter, settings = load_pair_of(request)
+    models.steering.float().requires_grad_(request.train == STEERED)
+    if models.target.device.type != "cpu":
+        drafter, _ = read_pruned(request.drafter, device=models.target.device)
+    drafter = drafter.in_dtype(getattr(torch, request.dtype))
+    return models, SteeredTrain(drafter, settings, steering=models.steering)
+
+
 @dataclass(frozen=True)
-class SteeredJob(Job):
+class SteeredTrain(Train):
     """Train the steering, or another part of a drafter that has one."""
 
-    models: SteeredPair
+    steering: Steering = field(kw_only=True)
 
-    @classmethod
-    def of(cls, request: Training) -> SteeredJob:
-        """Load the files that are named."""
-        models, drafter, settings = load_pair_of(request)
-        models.steering.float().requires_grad_(request.train == STEERED)
-        if models.target.device.type != "cpu":
-            drafter, _ = read_pruned(request.drafter, device=models.target.device)
-        job = cls(request, models, drafter.in_dtype(getattr(torch, request.dtype)), settings)
-        job.refuse_impossible()
-        return job
+    def body(self, state: State[Training]) -> list[torch.nn.Parameter]:
+        if state.request.train == STEERED:
+            return list(self.steering.parameters())
+        return super().body(state)
 
-    @property
-    def body(self) -> list[torch.nn.Parameter]:
-        if self.request.train == STEERED:
-            return list(self.models.steering.parameters())
-        return super().body
-
-    def _parts(self, full_head: FullHead, target_head: Tensor) -> Trained:
-        if self.request.train == STEERED:  # and no row of the head
+    def _parts(self, state: State[Training], full_head: FullHead, target_head: Tensor) -> Trained:
+        if state.request.train == STEERED:  # and no row of the head
             return TrainedRows(self.drafter, full_head, first=self.drafter.affinity.draft_size)
-        return super()._parts(full_head, target_head)
+        return super()._parts(state, full_head, target_head)
 
-    def _read(self) -> Read:
-        super()._read()  # says which parameters get gradients
-        given, models = self.request, self.models
-        pair = models.target, models.drafter, models.steering
+    def _read(self, state: State[Training]) -> Read:
+        super()._read(state)  # says which parameters get gradients
+        given, models = state.request, state.models
+        pair = models.target, models.drafter, self.steering
         return steered_read(*pair, given.draft_length, prompt_length=given.prompt)
 
-    def _write(self, drafter: PrunedDrafter, settings: dict[str, Any]) -> None:
-        given, models = self.request, self.models
-        parts = models.saved_drafter, models.tokenizer, drafter, settings, models.steering
+    def _write(
+        self, state: State[Training], drafter: PrunedDrafter, settings: dict[str, Any]
+    ) -> None:
+        given, models = state.request, state.models
+        parts = models.saved_drafter, models.tokenizer, drafter, settings, self.steering
         save_steered(given.output, *parts, overwrite=given.overwrite)
