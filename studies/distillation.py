@@ -37,10 +37,10 @@ from rdk_cuda.__main__ import main as rdk_cuda
 from rdk_cuda.cli.arguments import natural, positive
 from rdk_cuda.cli.distill import add_distill
 from rdk_cuda.files import write_json
-from rdk_cuda.recipes.distill import Job
+from rdk_cuda.recipes.distill import begun, loaded
 from rdk_cuda.recipes.inputs.loading import quiet
 from rdk_cuda.recipes.progress import Stages
-from rdk_cuda.recipes.report.rows import Bootstrap
+from rdk_cuda.recipes.request import Training
 from rdk_cuda.recipes.timing import expected_accepted_length
 from rdk_cuda.training import LOSSES
 
@@ -81,18 +81,18 @@ def trained(options: argparse.Namespace, start: Path, data: str, folder: Path) -
         *("--learning-rate", options.learning_rate, "--out", folder / f"{start.name}-{data}"),
     )
     arguments = command.parse_args(list(map(str, given)))
-    job = Job.of(arguments)
-    text, held_out = job.texts
-    with Stages() as stages:
-        found, measures = job.run(text.documents, held_out.documents, stages)
-    bootstrap = Bootstrap([window.document for window in measures], seed=0)
+    request = Training.of(arguments, arguments.out)
+    models, stage = loaded(request)
+    with Stages() as progress:
+        state = begun(request, models, progress)
+        stage.check(state)
+        found = stage.run(state)
     for outcome in found:
-        gain = bootstrap.mean(outcome.after - outcome.before)
         yield {
-            **{"temperature": job.temperature, "train": options.train, "data": data},
+            **{"temperature": stage.temperature(state), "train": options.train, "data": data},
             **{"loss": outcome.loss, "steps": outcome.steps},
             **{"before": mean(outcome.before), "after": mean(outcome.after)},
-            **dict(zip(("gain", "gain_low", "gain_high"), gain, strict=True)),
+            **dict(zip(("gain", "gain_low", "gain_high"), outcome.gain, strict=True)),
             "length_before": mean(expected_accepted_length(outcome.before, K)),
             "length_after": mean(expected_accepted_length(outcome.after, K)),
         }

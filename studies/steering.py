@@ -38,9 +38,11 @@ from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.files import write_json
 from rdk_cuda.labs.steering import Steering
-from rdk_cuda.labs.steering.job import SteeredJob, SteeredPair
+from rdk_cuda.labs.steering.job import SteeredPair, SteeredTrain
+from rdk_cuda.recipes.distill import begun
 from rdk_cuda.recipes.inputs.loading import quiet
 from rdk_cuda.recipes.progress import Stages
+from rdk_cuda.recipes.request import Training
 
 PROMPT, CHOOSE = 32, 32
 PLAIN, STEERED, SHUFFLED = "plain", "steered", "shuffled"
@@ -57,8 +59,8 @@ class Shuffled(Steering):
         return super().vector(rows[torch.randperm(len(rows))].view_as(states))
 
 
-def asked(options: argparse.Namespace, out: Path) -> argparse.Namespace:
-    """The arguments of `distill`."""
+def asked(options: argparse.Namespace, out: Path) -> Training:
+    """The request of `distill`."""
     command = Parser()
     add_distill(command.add_subparsers())
     given: Sequence[object] = (
@@ -68,7 +70,7 @@ def asked(options: argparse.Namespace, out: Path) -> argparse.Namespace:
         *("--steps", options.steps, "--draft-length", options.draft_length),
         *("--learning-rate", options.learning_rate, "--seed", options.seed),
     )
-    return command.parse_args(list(map(str, given)))
+    return Training.of(command.parse_args(list(map(str, given))), out)
 
 
 def measure(options: argparse.Namespace, folder: Path) -> tuple[list[Row], Row]:
@@ -81,11 +83,12 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[list[Row], Row]:
             torch.manual_seed(options.seed)
             steering = kind.between(pair.target, pair.drafter)
             steered = SteeredPair(**vars(pair), steering=steering)
-            job = SteeredJob(asked(options, folder / way), steered, whole, {})
-            text, held_out = (each.documents for each in job.texts)
-            chooses = job.draw("target", text, CHOOSE, 0, stages)
-            measures = job.draw("target", held_out, options.texts, 1, stages)
-            outcome = job.train("tv", text, chooses, measures, stages)
+            stage = SteeredTrain(whole, {}, steering=steering)
+            state = begun(asked(options, folder / way), steered, stages)
+            text, held_out = state.text.documents, state.held_out.documents
+            chooses = stage.draw(state, "target", text, CHOOSE, 0)
+            measures = stage.draw(state, "target", held_out, options.texts, 1)
+            outcome = stage.train(state, "tv", chooses, measures)
             found.setdefault(PLAIN, outcome.before[:, 1:])  # the first row is not steered
             found[way] = outcome.after[:, 1:]
     documents = [window.document for window in measures]

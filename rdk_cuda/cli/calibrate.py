@@ -135,9 +135,4 @@ def calibrate(arguments: argparse.Namespace) -> int:
         )
     from ..recipes.run import run_calibration
 
-    given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in vars(arguments).items()
-        if name not in ("run", "prog", "out")
-    }
-    return run_calibration(Request(output=output, **given))
+    return run_calibration(Request.of(arguments, output))

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ..recipes.request import Training
 from .arguments import (
     add_command,
     add_device,
@@ -45,7 +46,7 @@ def add_distill(commands: Any) -> None:
     )
     add(
         "--train",
-        default="head",
+        default=Training.train,
         metavar="PART",
         help="head: the rows of the small head; virtual-rows; lifted-rows: their map; all: the "
         "head and the drafter below it (%(default)s)",
@@ -53,28 +54,35 @@ def add_distill(commands: Any) -> None:
     add(
         "--loss",
         nargs="+",
-        default=("tv",),
+        default=Training.loss,
         metavar="LOSS",
         help="of rdk_cuda.training.OverlapLoss; of several, the one that is accepted most (tv)",
     )
     add(
         "--data",
         choices=("target", "drafter", "text"),
-        default="target",
+        default=Training.data,
         help="learn from what the target writes behind beginnings of the text, what the drafter "
         "with its full head writes, or the text itself (%(default)s)",
     )
     add("--temperature", type=sampled, metavar="T", help="of use (the one calibrated for)")
-    for name, type_, default, text in (
-        ("steps", natural, 200, "of the optimizer, at most"),
-        ("batch", natural, 8, "texts of a step"),
-        ("prompt", natural, 64, "tokens of the text that each begins with"),
-        ("tokens", natural, 128, "that follow them"),
-        ("draft-length", natural, 4, "drafts a pass, where the drafter reads states"),
-        ("seed", seed, 0, "of the texts"),
+    for name, type_, text in (
+        ("steps", natural, "of the optimizer, at most"),
+        ("batch", natural, "texts of a step"),
+        ("prompt", natural, "tokens of the text that each begins with"),
+        ("tokens", natural, "that follow them"),
+        ("draft-length", natural, "drafts a pass, where the drafter reads states"),
+        ("seed", seed, "of the texts"),
     ):
+        default = getattr(Training, name.replace("-", "_"))
         add(f"--{name}", type=type_, default=default, metavar="N", help=f"{text} (%(default)s)")
-    add("--learning-rate", type=positive, default=3e-4, metavar="R", help="of AdamW (%(default)s)")
+    add(
+        "--learning-rate",
+        type=positive,
+        default=Training.learning_rate,
+        metavar="R",
+        help="of AdamW (%(default)s)",
+    )
     add_device(parser)
     add_dtype(add)
 
@@ -82,7 +90,7 @@ def add_distill(commands: Any) -> None:
 def distill(arguments: argparse.Namespace) -> int:
     """Check what can be checked at once, then train; returns the exit code."""
     prepare_models(arguments, "rich")
-    arguments.out = output_of(arguments)
+    output = output_of(arguments)
     from ..recipes.stages.train.losses import LOSSES
     from ..recipes.stages.train.parts import PARTS
 
@@ -90,4 +98,4 @@ def distill(arguments: argparse.Namespace) -> int:
     refuse_unknown("--loss", arguments.loss, LOSSES)
     from ..recipes.distill import run_distillation
 
-    return run_distillation(arguments)
+    return run_distillation(Training.of(arguments, output))

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ..recipes.request import Evaluation
 from .arguments import (
     add_command,
     add_device,
@@ -33,10 +34,18 @@ def add_evaluate(commands: Any) -> None:
         "--temperature",
         type=temperature,
         nargs="+",
+        default=Evaluation.temperature,
         metavar="T",
         help="of target and drafter, 0 for greedy (the one calibrated for)",
     )
-    add("--draft-length", type=natural, default=4, metavar="K", help="drafts a pass (%(default)s)")
+    length = Evaluation.draft_length
+    add(
+        "--draft-length",
+        type=natural,
+        default=length,
+        metavar="K",
+        help="drafts a pass (%(default)s)",
+    )
     add(
         "--positions",
         type=natural,
@@ -53,7 +62,13 @@ def add_evaluate(commands: Any) -> None:
     )
     add_device(parser)
     add_dtype(add)
-    add("--seed", type=seed, default=0, metavar="N", help="of the intervals (%(default)s)")
+    add(
+        "--seed",
+        type=seed,
+        default=Evaluation.seed,
+        metavar="N",
+        help="of the intervals (%(default)s)",
+    )
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
@@ -62,4 +77,4 @@ def evaluate(arguments: argparse.Namespace) -> int:
     prepare_output(arguments.output)
     from ..recipes.evaluate import run_evaluation
 
-    return run_evaluation(arguments)
+    return run_evaluation(Evaluation.of(arguments, arguments.output))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,6 @@ from ..integrations.huggingface.text_drafter import is_text_drafter
 from .errors import InputError
 from .inputs.documents import (
     Document,
-    Text,
     Window,
     calibration_and_held_out,
     cut_windows,
@@ -36,9 +34,11 @@ from .inputs.pairs import Pair, StatePair
 from .progress import Stages
 from .report.rows import Bootstrap, Interval, versions
 from .report.table import counted, say
+from .request import Training
 from .resume import weights_of
 from .run import naming_out
 from .saved import calibrated_temperature, load_calibrated
+from .stages.stage import Stage, State
 from .stages.train.distill import STEPS_A_ROUND, Distillation, Recipe, write_into
 from .stages.train.parts import ALL, Trained, parts_of
 
@@ -52,6 +52,7 @@ class Outcome(NamedTuple):
     Attributes:
         chosen_by: α on the texts that choose.
         before, after: `[texts, n]`, α on the texts that measure.
+        gain: of their means.
         body: the weights below the head that belong to it.
     """
 
@@ -59,124 +60,121 @@ class Outcome(NamedTuple):
     chosen_by: float
     before: Tensor
     after: Tensor
+    gain: Interval
     steps: int
     drafter: PrunedDrafter
     body: Sequence[Tensor]
 
+    def __str__(self) -> str:
+        before, after = (float(rates.double().mean()) for rates in (self.before, self.after))
+        return (
+            f"{self.loss}, {self.steps} steps: {before:.4f} of the drafts were accepted, now "
+            f"{after:.4f}, {with_ends(self.gain)}."
+        )
 
-def run_distillation(arguments: argparse.Namespace) -> int:
+
+def run_distillation(request: Training) -> int:
     """Train with each loss, and write the best if it is better; returns the exit code, else 1."""
     quiet()
     with naming_out():
-        refuse_existing(arguments.out, arguments.overwrite)
-    if is_text_drafter(arguments.drafter):
-        raise InputError(f"{arguments.drafter}: has another tokenizer, and no head to train")
-    return trained(Job.of(arguments))
+        refuse_existing(request.output, request.overwrite)
+    if is_text_drafter(request.drafter):
+        raise InputError(f"{request.drafter}: has another tokenizer, and no head to train")
+    return trained(request, *loaded(request))
 
 
-def trained(job: Job) -> int:
-    """Do the job; returns the exit code."""
-    arguments = job.arguments
-    refuse_unsavable(job.models, arguments.out)
-    text, held_out = job.texts
+def loaded(request: Training) -> tuple[Pair, Train]:
+    """Load the pair, and the stage that trains its drafter."""
+    models, drafter, settings = load_calibrated(request)
+    device, dtype = models.target.device, getattr(torch, request.dtype)
+    if device.type != "cpu":
+        drafter, _ = load_pruned(request.drafter, device=device)
+    return models, Train(drafter.in_dtype(dtype), settings)
+
+
+def begun(request: Training, models: Pair, progress: Stages) -> State[Training]:
+    """Read the texts."""
+    text, held_out = calibration_and_held_out(
+        models.tokenizer, request.text, request.held_out, models.context, request.draft_length
+    )
+    return State(request, models, text, held_out, progress.each, progress.say)
+
+
+def trained(request: Training, models: Pair, stage: Train) -> int:
+    """Run the stage, and write what it makes if that is better; returns the exit code."""
+    refuse_unsavable(models, request.output)
+    checkpoints = [checkpoint_of(request, loss) for loss in dict.fromkeys(request.loss)]
     try:
-        with Stages() as stages:
-            outcomes, measures = job.run(text.documents, held_out.documents, stages)
+        with Stages() as progress:
+            state = begun(request, models, progress)
+            stage.check(state)
+            state.made[stage.name] = outcomes = stage.run(state)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(*job.kept) from None
-    best = max(outcomes, key=lambda outcome: outcome.chosen_by)
-    bootstrap = Bootstrap([window.document for window in measures], seed=arguments.seed)
-    gain = bootstrap.mean(best.after - best.before)
-    for outcome in outcomes:
-        say(in_words(outcome, bootstrap.mean(outcome.after - outcome.before)))
-    if better := gain.low > 0:
-        sources = {"text": text.sources, "held_out": held_out.sources}
-        job.save(best, gain, sources)
-        say(f"{arguments.out} written, trained with {best.loss}.")
+        files = ", ".join(str(path) for path in checkpoints if path.exists())
+        kept = [f"The same command goes on from {files}."] if files else []
+        raise KeyboardInterrupt(*kept) from None
+    for place in range(len(outcomes)):
+        say(stage.describe(state, place))
+    best = max(range(len(outcomes)), key=lambda place: outcomes[place].chosen_by)
+    if better := outcomes[best].gain.low > 0:
+        stage.save(state, best)
+        say(f"{request.output} written, trained with {outcomes[best].loss}.")
     else:
         say("The interval of the gain is not above 0: nothing was written.")
-    for loss in job.losses:
-        job.checkpoint(loss).unlink(missing_ok=True)
+    for path in checkpoints:
+        path.unlink(missing_ok=True)
     return 0 if better else 1
-
-
-def in_words(outcome: Outcome, gain: Interval) -> str:
-    before, after = (float(rates.double().mean()) for rates in (outcome.before, outcome.after))
-    return (
-        f"{outcome.loss}, {outcome.steps} steps: {before:.4f} of the drafts were accepted, now "
-        f"{after:.4f}, {with_ends(gain)}."
-    )
 
 
 def with_ends(gain: Interval) -> str:
     return f"{gain.value:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]"
 
 
+def checkpoint_of(request: Training, loss: str) -> Path:
+    return request.output.with_name(f"{request.output.name}.{loss}.training.tmp")
+
+
 @dataclass(frozen=True)
-class Job:
-    """A training of one pair, as the command line says.
+class Train(Stage[Training]):
+    """Trains a calibrated drafter with each loss.
 
     Attributes:
+        calibrated: its settings.
         drawn: the texts of each round so far, the same for each loss.
     """
 
-    arguments: argparse.Namespace
-    models: Pair
+    name = "trained drafters"
+
     drafter: PrunedDrafter
-    settings: dict[str, Any]
+    calibrated: dict[str, Any]
     drawn: dict[int, list[Window]] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> Job:
-        models, drafter, settings = load_calibrated(arguments)
-        device, dtype = models.target.device, getattr(torch, arguments.dtype)
-        if device.type != "cpu":
-            drafter, _ = load_pruned(arguments.drafter, device=device)
-        job = cls(arguments, models, drafter.in_dtype(dtype), settings)
-        job.refuse_impossible()
-        return job
+    def temperature(self, state: State[Training]) -> float:
+        calibrated = calibrated_temperature(state.request.drafter, self.calibrated)
+        return float(state.request.temperature or calibrated)
 
-    @property
-    def texts(self) -> tuple[Text, Text]:
-        given, models = self.arguments, self.models
-        return calibration_and_held_out(
-            models.tokenizer, given.text, given.held_out, models.context, given.draft_length
-        )
+    def body(self, state: State[Training]) -> list[torch.nn.Parameter]:
+        return state.models.body if state.request.train == ALL else []
 
-    @property
-    def temperature(self) -> float:
-        calibrated = calibrated_temperature(self.arguments.drafter, self.settings)
-        return float(self.arguments.temperature or calibrated)
-
-    @property
-    def losses(self) -> list[str]:
-        return list(dict.fromkeys(self.arguments.loss))
-
-    @property
-    def body(self) -> list[torch.nn.Parameter]:
-        return self.models.body if self.arguments.train == ALL else []
-
-    def refuse_impossible(self) -> None:
-        given, states = self.arguments, isinstance(self.models, StatePair)
-        if self.temperature == 0:
+    def check(self, state: State[Training]) -> None:
+        given, states = state.request, isinstance(state.models, StatePair)
+        if self.temperature(state) == 0:
             raise InputError("--temperature: greedy drafts have no gradient; name one above 0")
         if states and given.data == "drafter":
             raise InputError(
                 "--data drafter: the drafter reads the target's states, and writes nothing by "
                 "itself; needs target or text"
             )
-        if (length := given.prompt + given.tokens) > self.models.context:
+        if (length := given.prompt + given.tokens) > state.models.context:
             raise InputError(
                 f"--prompt {given.prompt} and --tokens {given.tokens}: a text is {length} tokens "
-                f"long, and the models can read {self.models.context}; give fewer"
+                f"long, and the models can read {state.models.context}; give fewer"
             )
         if given.train == ALL and given.dtype != "float32":
             raise InputError(f"--dtype {given.dtype}: needs float32 with --train all")
 
-    def run(
-        self, documents: Sequence[Document], held_out: Sequence[Document], stages: Stages
-    ) -> tuple[list[Outcome], list[Window]]:
-        """Train with each loss; what that came to, and the texts that measured it."""
+    def run(self, state: State[Training]) -> list[Outcome]:
+        held_out = state.held_out.documents
         if (found := len(held_out)) < 4:
             raise InputError(
                 f"{counted(found, 'document')} {'is' if found == 1 else 'are'} held out; needs 4, "
@@ -184,32 +182,39 @@ class Job:
                 "or give more text"
             )
         chooses, measures = (
-            self.draw("target", held_out[half::2], HELD_OUT_TEXTS // 2, half, stages)
+            self.draw(state, "target", held_out[half::2], HELD_OUT_TEXTS // 2, half)
             for half in (0, 1)
         )
         for half, texts in enumerate((chooses, measures)):
             if len({text.document for text in texts}) < 2:
                 raise InputError(
                     f"1 of the {len(held_out[half::2])} held-out documents has "
-                    f"{self.arguments.prompt} tokens or more (--prompt), of those that "
+                    f"{state.request.prompt} tokens or more (--prompt), of those that "
                     f"{('choose', 'measure')[half]}; needs two, for an interval: hold out longer "
                     "ones"
                 )
-        return [
-            self.train(loss, documents, chooses, measures, stages) for loss in self.losses
-        ], measures
+        losses = dict.fromkeys(state.request.loss)
+        return [self.train(state, loss, chooses, measures) for loss in losses]
+
+    def describe(self, state: State[Training], place: int) -> str:
+        return str(state.made[self.name][place])
 
     def draw(
-        self, data: str, documents: Sequence[Document], count: int, turn: int, stages: Stages
+        self,
+        state: State[Training],
+        data: str,
+        documents: Sequence[Document],
+        count: int,
+        turn: int,
     ) -> list[Window]:
         """So many texts, from places and with words that `turn` chooses.
 
         To train on, from any place; held out (turns 0 and 1), from each document alike, as the
         interval is over documents.
         """
-        given, ids = self.arguments, [document.ids for document in documents]
+        given, ids = state.request, [document.ids for document in documents]
         length = given.prompt + (given.tokens if data == "text" else 0)
-        first = first_token(self.models.tokenizer)
+        first = first_token(state.models.tokenizer)
         try:
             positions = count * length if turn < 2 else sum(map(len, ids))
             every = cut_windows(ids, positions, length, first=first)
@@ -222,14 +227,14 @@ class Job:
         if data == "text":
             return chosen
         # In batches a target alone writes as fast as with drafts, and has the same distribution.
-        writes = self.models.drafter if data == "drafter" else self.models.target
+        writes = state.models.drafter if data == "drafter" else state.models.target
         decoder, written = SpeculativeDecoder(HuggingFaceModel(writes), draft_length=0), []
         parts = [range(at, min(at + AT_ONCE, count)) for at in range(0, count, AT_ONCE)]
-        for part in stages.each(parts, "Writing held-out text") if turn < 2 else parts:
+        for part in state.each(parts, "Writing held-out text") if turn < 2 else parts:
             written += decoder.generate(
                 [chosen[place].ids for place in part],
                 max_new_tokens=given.tokens,
-                temperature=self.temperature,
+                temperature=self.temperature(state),
                 seeds=[(seed * HELD_OUT_TEXTS**3 + place) % 2**63 for place in part],
             ).tokens
         return [
@@ -239,22 +244,21 @@ class Job:
 
     def train(
         self,
+        state: State[Training],
         loss: str,
-        documents: Sequence[Document],
         chooses: Sequence[Window],
         measures: Sequence[Window],
-        stages: Stages,
     ) -> Outcome:
-        given, models = self.arguments, self.models
+        given, models, documents = state.request, state.models, state.text.documents
         device = models.target.device
         weight, bias = models.drafter_head
         full_head = weight.to(device), None if bias is None else bias.to(device)
         target_head = models.target.get_output_embeddings().weight.detach()
         try:
-            parts = self._parts(full_head, target_head)
+            parts = self._parts(state, full_head, target_head)
         except ValueError as error:
             raise InputError(f"--train {given.train}: {error}") from error
-        body = self.body
+        body = self.body(state)
         came = [parameter.detach().clone() for parameter in body]
         sources = [document.source for document in documents]
         files = [*map(weights_of, (given.target, given.drafter, given.drafter / MODEL))]
@@ -264,36 +268,38 @@ class Job:
         def draw(turn: int) -> Sequence[Window]:
             if turn not in drawn:
                 count = given.batch * STEPS_A_ROUND
-                drawn[turn] = self.draw(given.data, documents, count, turn + 2, stages)
+                drawn[turn] = self.draw(state, given.data, documents, count, turn + 2)
             return drawn[turn]
 
         training = Distillation(
-            self._read(),
+            self._read(state),
             parts,
             draw,
             chooses,
             measures,
             Recipe(
-                *(loss, self.temperature, given.steps, given.batch, given.learning_rate),
+                *(loss, self.temperature(state), given.steps, given.batch, given.learning_rate),
                 prompt=given.prompt,
             ),
             body=body,
             about=repr((given.data, given.seed, given.tokens, given.draft_length, sources, files)),
-            checkpoint=self.checkpoint(loss),
+            checkpoint=checkpoint_of(given, loss),
         )
         bootstrap = Bootstrap([window.document for window in chooses], seed=given.seed)
 
         def report(step: int, rates: Tensor) -> None:
             gain = with_ends(bootstrap.mean(rates - training.first))
-            said = f"{loss}, step {step}: {float(rates.mean()):.4f} accepted, {gain}"
-            stages.console.print(said, highlight=False, soft_wrap=True, markup=False)
+            state.say(f"{loss}, step {step}: {float(rates.mean()):.4f} accepted, {gain}")
 
-        drafter = training.run(stages.each, report)
+        drafter = training.run(state.each, report)
+        after = training.acceptance(measures)
+        over = Bootstrap([window.document for window in measures], seed=given.seed)
         outcome = Outcome(
             loss,
             training.best_acceptance,
             training.before,
-            training.acceptance(measures),
+            after,
+            over.mean(after - training.before),
             training.step,
             drafter,
             [parameter.detach().clone() for parameter in body],
@@ -301,42 +307,40 @@ class Job:
         write_into(body, came)
         return outcome
 
-    def _parts(self, full_head: FullHead, target_head: Tensor) -> Trained:
-        return parts_of(self.arguments.train, self.drafter, full_head, target_head)
+    def _parts(self, state: State[Training], full_head: FullHead, target_head: Tensor) -> Trained:
+        return parts_of(state.request.train, self.drafter, full_head, target_head)
 
-    def _read(self) -> Read:
-        self.models.network.requires_grad_(False)
-        for parameter in self.body:
+    def _read(self, state: State[Training]) -> Read:
+        state.models.network.requires_grad_(False)
+        for parameter in self.body(state):
             parameter.requires_grad_()
-        return self.models.training_read(self.arguments.draft_length)
+        return state.models.training_read(state.request.draft_length)
 
-    def checkpoint(self, loss: str) -> Path:
-        out: Path = self.arguments.out
-        return out.with_name(f"{out.name}.{loss}.training.tmp")
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        files = [str(path) for path in map(self.checkpoint, self.losses) if path.exists()]
-        return (f"The same command goes on from {', '.join(files)}.",) if files else ()
-
-    def save(self, best: Outcome, gain: Interval, sources: dict[str, Any]) -> None:
-        given, models = self.arguments, self.models
-        write_into(self.body, best.body)
+    def settings(self, state: State[Training], place: int) -> dict[str, Any]:
+        given, best = state.request, state.made[self.name][place]
         names = ("train", "data", "batch", "learning_rate", "prompt", "tokens", "seed")
         distilled = {
             **{name: getattr(given, name) for name in names},
-            **{"loss": best.loss, "temperature": self.temperature, "steps": best.steps},
+            **{"loss": best.loss, "temperature": self.temperature(state), "steps": best.steps},
             "acceptance": float(best.after.double().mean()),
-            **dict(zip(("gain", "gain_low", "gain_high"), gain, strict=True)),
+            **dict(zip(("gain", "gain_low", "gain_high"), best.gain, strict=True)),
             "versions": versions(),
-            **sources,
+            "text": state.text.sources,
+            "held_out": state.held_out.sources,
         }
-        earlier = self.settings.get("distilled", [])
-        settings = {**self.settings, "distilled": [*earlier, distilled]}
-        with naming_out():
-            self._write(best.drafter.in_dtype(models.drafter_dtype), settings)
+        earlier = self.calibrated.get("distilled", [])
+        return {**self.calibrated, "distilled": [*earlier, distilled]}
 
-    def _write(self, drafter: PrunedDrafter, settings: dict[str, Any]) -> None:
-        given, models = self.arguments, self.models
+    def save(self, state: State[Training], place: int) -> None:
+        best: Outcome = state.made[self.name][place]
+        write_into(self.body(state), best.body)
+        drafter = best.drafter.in_dtype(state.models.drafter_dtype)
+        with naming_out():
+            self._write(state, drafter, self.settings(state, place))
+
+    def _write(
+        self, state: State[Training], drafter: PrunedDrafter, settings: dict[str, Any]
+    ) -> None:
+        given, models = state.request, state.models
         model, tokenizer = models.saved_drafter, models.tokenizer
-        save_drafter(given.out, model, tokenizer, drafter, settings, overwrite=given.overwrite)
+        save_drafter(given.output, model, tokenizer, drafter, settings, overwrite=given.overwrite)

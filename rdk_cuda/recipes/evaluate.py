@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from .progress import Stages
 from .report.plots import acceptance_figure
 from .report.rows import versions, write_evaluation
 from .report.table import counted, say, show_notes, show_rows
+from .request import Evaluation
 from .run import evaluated
 from .saved import calibrated_temperature, load_saved
 from .stages.pruning import Method
@@ -24,38 +24,38 @@ from .stages.pruning import Method
 NAMED = 3  # documents, of those that were left out
 
 
-def run_evaluation(arguments: argparse.Namespace) -> int:
+def run_evaluation(request: Evaluation) -> int:
     """Measure, print and write; returns the exit code."""
     quiet()
-    return report(arguments, *load_saved(arguments))
+    return report(request, *load_saved(request))
 
 
 def report(
-    arguments: argparse.Namespace, models: Pair, methods: Sequence[Method], settings: dict[str, Any]
+    request: Evaluation, models: Pair, methods: Sequence[Method], settings: dict[str, Any]
 ) -> int:
     """Measure what was loaded, print and write; returns the exit code."""
-    documents = read_documents(models.tokenizer, arguments.text)
-    length = window_length(documents, models.context, arguments.draft_length)
+    documents = read_documents(models.tokenizer, request.text)
+    length = window_length(documents, models.context, request.draft_length)
     text = Text(documents, length, first_token(models.tokenizer))
-    windows = text.held_out_windows(arguments.positions)
-    calibrated_for = calibrated_temperature(arguments.drafter, settings)
+    windows = text.held_out_windows(request.positions)
+    calibrated_for = calibrated_temperature(request.drafter, settings)
     with Stages() as stages:
         rows = evaluated(
             models,
-            dict.fromkeys(arguments.temperature or [calibrated_for], methods),
+            dict.fromkeys(request.temperature or [calibrated_for], methods),
             windows,
-            arguments.draft_length,
-            arguments.seed,
+            request.draft_length,
+            request.seed,
             stages,
         )
     console = Console()
     measured = what_was_measured(text, windows)
     same_target = same_weights(settings.get("target_weights"), models.target)
-    about_text = " ".join([*left_out(measured), *other_target(same_target, arguments.target)])
+    about_text = " ".join([*left_out(measured), *other_target(same_target, request.target)])
     show_rows(console, rows, calibrated_for)
     console.print()
     show_notes(console, rows, about_text)
-    path = arguments.output / "evaluation.json"
+    path = request.output / "evaluation.json"
     about = {
         "text": text.sources,
         "measured": measured,

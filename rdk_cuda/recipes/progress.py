@@ -31,6 +31,9 @@ class Stages(Progress):
             disable=not console.is_terminal,
         )
 
+    def say(self, words: str) -> None:
+        self.console.print(words, soft_wrap=True, highlight=False, markup=False)
+
     def each(self, items: Sequence[Item], description: str) -> Iterator[Item]:
         """The items, one after the other, as one stage."""
 

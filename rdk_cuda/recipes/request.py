@@ -1,11 +1,14 @@
-"""The request of `calibrate`, from the command line to `calibration.json`; without torch."""
+"""The request of a command, from its line to `calibration.json`; without torch."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import argparse
+from dataclasses import asdict, dataclass, fields
 from itertools import product, starmap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+Asked = TypeVar("Asked", bound="Command")
 
 
 class Setting(NamedTuple):
@@ -16,8 +19,61 @@ class Setting(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Request:
-    """The whole request. There is a drafter for each pair of `keep` and `temperature`.
+class Command:
+    """The request of any command.
+
+    Attributes:
+        device, device_map, dtype: as `load_pair` takes them.
+    """
+
+    target: Path
+    drafter: Path
+    text: tuple[Path, ...]
+    output: Path
+    held_out: tuple[Path, ...] = ()
+    draft_length: int = 4
+    device: str | None = None
+    device_map: str | None = None
+    dtype: str = "float32"
+    seed: int = 0
+    overwrite: bool = False
+
+    @classmethod
+    def of(cls: type[Asked], arguments: argparse.Namespace, output: Path) -> Asked:
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in vars(arguments).items()
+            if name in {field.name for field in fields(cls)} - {"output"}
+        }
+        return cls(output=output, **given)
+
+
+@dataclass(frozen=True)
+class Evaluation(Command):
+    """The request of `evaluate`; without temperatures, the one calibrated for."""
+
+    temperature: tuple[float, ...] = ()
+    positions: int | None = None
+
+
+@dataclass(frozen=True)
+class Training(Command):
+    """The request of `distill`; without a temperature, the one calibrated for."""
+
+    train: str = "head"
+    loss: tuple[str, ...] = ("tv",)
+    data: str = "target"
+    temperature: float | None = None
+    steps: int = 200
+    batch: int = 8
+    prompt: int = 64
+    tokens: int = 128
+    learning_rate: float = 3e-4
+
+
+@dataclass(frozen=True)
+class Request(Command):
+    """The request of `calibrate`. There is a drafter for each pair of `keep` and `temperature`.
 
     Attributes:
         keep, keep_by: shares of the vocabulary that pruned drafters keep, and by which score.
@@ -29,14 +85,8 @@ class Request:
         draft_cost: the time of a drafter's pass in passes of the target, to find when drafts should
             end; None: not asked.
         positions, memory: how many the models read, spread over the text; GiB for the recording.
-        device, device_map, dtype: as `load_pair` takes them.
     """
 
-    target: Path
-    drafter: Path
-    text: tuple[Path, ...]
-    output: Path
-    held_out: tuple[Path, ...] = ()
     keep: tuple[float, ...] = (0.25,)
     keep_by: str = "probability"
     kept: Path | None = None
@@ -46,16 +96,10 @@ class Request:
     screen_bytes: float = 0.0
     batch: int = 1
     temperature: tuple[float, ...] = (1.0,)
-    draft_length: int = 4
     draft_cost: float | None = None
     positions: int = 24576
     memory: float = 2.0
     recording: Path | None = None
-    device: str | None = None
-    device_map: str | None = None
-    dtype: str = "float32"
-    seed: int = 0
-    overwrite: bool = False
 
     @property
     def settings(self) -> list[Setting]:

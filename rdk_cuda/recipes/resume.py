@@ -97,8 +97,7 @@ class RecordingPlace:
         most = min(int(request.memory * 2**30), 4 * models.vocabulary_size * positions)
         so_far = f"{self.size} of it so far" if self.size else f"at most {decimal(most)}"
         until = "kept" if self.named else "removed when all is done"
-        said = f"Calibrating: recording in {self.path}, {so_far}, {until} ..."
-        stages.console.print(said, soft_wrap=True, highlight=False, markup=False)
+        stages.say(f"Calibrating: recording in {self.path}, {so_far}, {until} ...")
         names = " and ".join(map(weights_of, (request.target, request.drafter)))
         names += f" in {request.dtype}" if request.dtype != Request.dtype else ""
         try:

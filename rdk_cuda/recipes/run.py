@@ -13,7 +13,7 @@ from ..drafter import SavedDrafterError
 from ..files import without_nan
 from ..integrations.huggingface.saved_drafter import refuse_existing, written_whole
 from .errors import InputError
-from .inputs.documents import Text, Window, calibration_and_held_out
+from .inputs.documents import Window, calibration_and_held_out
 from .inputs.loading import load_pair, quiet, refuse_unsavable, weight_sample
 from .inputs.pairs import Pair, TextPair
 from .progress import Stages
@@ -29,7 +29,7 @@ from .stages.stage import DrafterStage, Found, Stage, State
 from .stages.tokenizers import Tokenizers
 from .stages.tree import Tree
 
-RECIPES: dict[type[Pair], tuple[type[Stage], ...]] = {
+RECIPES: dict[type[Pair], tuple[type[Stage[Request]], ...]] = {
     TextPair: (Tokenizers,),
     Pair: (Lifted, Affinity, Drafts, Tree),
 }
@@ -52,7 +52,7 @@ def run_calibration(request: Request) -> int:
     stages = [stage() for stage in recipe]
     (last,) = (stage for stage in stages if isinstance(stage, DrafterStage))
     with place.unfinished(), Stages() as progress:
-        state = State(request, models, text, progress.each)
+        state = State(request, models, text, held_out, progress.each, progress.say)
         for stage in stages:
             stage.check(state)
         windows = text.windows(request.positions)
@@ -60,21 +60,19 @@ def run_calibration(request: Request) -> int:
         for stage in stages:
             state.made[stage.name] = stage.run(state)
         found = last.found(state)
-        rows = measured(state, found, held_out, progress)
-        save(state, stages, last, rows, held_out)
-    show(state, stages, found, rows, held_out)
+        rows = measured(state, found, progress)
+        save(state, stages, last, rows)
+    show(state, stages, found, rows)
     say(place.close())
     return 0
 
 
-def measured(
-    state: State, found: Sequence[Found], held_out: Text, progress: Stages
-) -> list[list[Row]]:
+def measured(state: State[Request], found: Sequence[Found], progress: Stages) -> list[list[Row]]:
     methods: dict[float, list[Method]] = {}
     for one in found:
         known = methods.setdefault(one.setting.temperature, [])
         known += [method for method in one.compared if method not in known]
-    windows, request = held_out.held_out_windows(), state.request
+    windows, request = state.held_out.held_out_windows(), state.request
     length, seed = request.draft_length, request.seed
     rows = iter(evaluated(state.models, methods, windows, length, seed, progress))
     row_of = {(t, id(method)): next(rows) for t, chosen in methods.items() for method in chosen}
@@ -107,11 +105,10 @@ def evaluated(
 
 
 def save(
-    state: State,
-    stages: Sequence[Stage],
+    state: State[Request],
+    stages: Sequence[Stage[Request]],
     last: DrafterStage,
     rows: Sequence[Sequence[Row]],
-    held_out: Text,
 ) -> None:
     request, found = state.request, last.found(state)
     common = {
@@ -119,7 +116,7 @@ def save(
         "versions": versions(),
         "target_weights": weight_sample(state.models.target),
         "text": state.text.sources,
-        "held_out": held_out.sources,
+        "held_out": state.held_out.sources,
     }
     with places(request, len(found)) as place_of:
         for place, (one, figures) in enumerate(zip(found, rows, strict=True)):
@@ -151,13 +148,12 @@ def naming_out() -> Iterator[None]:
 
 
 def show(
-    state: State,
-    stages: Sequence[Stage],
+    state: State[Request],
+    stages: Sequence[Stage[Request]],
     found: Sequence[Found],
     rows: Sequence[Sequence[Row]],
-    held_out: Text,
 ) -> None:
-    console, request, text = Console(), state.request, state.text
+    console, request, text, held_out = Console(), state.request, state.text, state.held_out
     for place, measured in enumerate(rows):
         show_rows(console, measured)
         for sentence in (stage.describe(state, place) for stage in stages):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,21 +20,22 @@ from ..integrations.huggingface.text_drafter import is_text_drafter, load_affini
 from .errors import InputError
 from .inputs.loading import load_pair
 from .inputs.pairs import Pair, StatePair, TextPair, head_size
+from .request import Command
 from .stages.pruning import PRUNED, RECOMMENDED, Method
 from .stages.tokenizers import COUNTS, LEVEL, token_level_methods
 
 
-def load_saved(arguments: argparse.Namespace) -> tuple[Pair, list[Method], dict[str, Any]]:
-    if is_text_drafter(arguments.drafter):
-        return load_saved_text(arguments)
-    models, drafter, settings = load_calibrated(arguments)
+def load_saved(request: Command) -> tuple[Pair, list[Method], dict[str, Any]]:
+    if is_text_drafter(request.drafter):
+        return load_saved_text(request)
+    models, drafter, settings = load_calibrated(request)
     return models, methods_of(models, drafter, str(settings.get("tuned", ""))), settings
 
 
-def load_calibrated(arguments: argparse.Namespace) -> tuple[Pair, PrunedDrafter, dict[str, Any]]:
+def load_calibrated(request: Command) -> tuple[Pair, PrunedDrafter, dict[str, Any]]:
     try:
-        drafter, settings = load_pruned(arguments.drafter)
-        models = pair_for(arguments, drafter)
+        drafter, settings = load_pruned(request.drafter)
+        models = pair_for(request, drafter)
     except SavedDrafterError as error:
         raise InputError(error.reason) from error
     if isinstance(models, StatePair):
@@ -43,25 +43,25 @@ def load_calibrated(arguments: argparse.Namespace) -> tuple[Pair, PrunedDrafter,
     return models, drafter, settings
 
 
-def pair_for(arguments: argparse.Namespace, drafter: PrunedDrafter) -> Pair:
-    path, dtype = arguments.drafter / MODEL, getattr(torch, arguments.dtype)
-    models = load_pair(arguments.target, path, arguments.device, dtype, arguments.device_map)
+def pair_for(request: Command, drafter: PrunedDrafter) -> Pair:
+    path, dtype = request.drafter / MODEL, getattr(torch, request.dtype)
+    models = load_pair(request.target, path, request.device, dtype, request.device_map)
     refuse_other_model(f"{path}", models.drafter, drafter)
     return models
 
 
-def load_saved_text(arguments: argparse.Namespace) -> tuple[Pair, list[Method], dict[str, Any]]:
-    directory: Path = arguments.drafter
+def load_saved_text(request: Command) -> tuple[Pair, list[Method], dict[str, Any]]:
+    directory: Path = request.drafter
     try:
         affinity, settings = load_affinity(directory)
     except SavedDrafterError as error:
         raise InputError(error.reason) from error
     models = load_pair(
-        arguments.target,
+        request.target,
         directory / MODEL,
-        arguments.device,
-        getattr(torch, arguments.dtype),
-        arguments.device_map,
+        request.device,
+        getattr(torch, request.dtype),
+        request.device_map,
         one_tokenizer=False,
     )
     sizes = [affinity.target_size, affinity.draft_size]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,11 @@ from rdk_cuda.integrations.huggingface.saved_drafter import (
 )
 from rdk_cuda.recipes import distill
 from rdk_cuda.recipes.errors import InputError
-from rdk_cuda.recipes.inputs.documents import Document
+from rdk_cuda.recipes.inputs.documents import Document, Text
 from rdk_cuda.recipes.inputs.pairs import ModelPair
 from rdk_cuda.recipes.progress import Stages
+from rdk_cuda.recipes.request import Training
+from rdk_cuda.recipes.stages.stage import State
 from rdk_cuda.vocabulary import Vocabulary
 
 from ..tiny_models import VOCABULARY
@@ -184,13 +185,16 @@ def test_too_few_held_out_documents_are_refused(
     assert "1 document is held out; needs 4" in capsys.readouterr().err
 
 
-def job(tiny: ModelPair, *, out: Path | None = None, seed: int = 0) -> distill.Job:
-    """One that writes texts of eight tokens and two more."""
-    given = {"prompt": 8, "tokens": 2, "seed": seed, "temperature": None, "out": out}
-    more = {"data": "text", "train": "head", "batch": 2, "learning_rate": 0.1, "overwrite": False}
+def begun(
+    tiny: ModelPair, *held_out: Document, out: Path = Path("out"), seed: int = 0
+) -> tuple[distill.Train, State[Training]]:
+    """A stage that writes texts of eight tokens and two more."""
+    paths = Path("target"), Path("calibrated"), (), out
+    request = Training(*paths, prompt=8, tokens=2, seed=seed, data="text", batch=2)
     drafter: Any = None  # no text depends on it
-    arguments = Namespace(**given, **more, drafter=Path("calibrated"))
-    return distill.Job(arguments, tiny, drafter, {"temperature": 1.0})
+    progress, texts = Stages(), (Text([], 1, None), Text(held_out, 1, None))
+    stage = distill.Train(drafter, {"temperature": 1.0})
+    return stage, State(request, tiny, *texts, progress.each, progress.say)
 
 
 def documents(*lengths: int) -> list[Document]:
@@ -198,21 +202,24 @@ def documents(*lengths: int) -> list[Document]:
 
 
 def test_held_out_texts_are_of_every_document_also_beside_a_long_one(tiny: ModelPair) -> None:
-    texts = job(tiny).draw("text", documents(100_000, 11, 25), 8, 0, Stages())
+    stage, state = begun(tiny)
+    texts = stage.draw(state, "text", documents(100_000, 11, 25), 8, 0)
     assert len(texts) == 8
     assert {text.document for text in texts} == {0, 1, 2}
 
 
 def test_held_out_texts_of_one_document_are_refused_before_any_training(tiny: ModelPair) -> None:
+    stage, state = begun(tiny, *documents(100, 100, 3, 100))
     with pytest.raises(InputError, match="1 of the 2 held-out documents has"):
-        job(tiny).run([], documents(100, 100, 3, 100), Stages())
+        stage.run(state)
 
 
 def test_any_seed_that_the_option_takes_writes_texts(
     tiny: ModelPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # of the number of texts, which keys them
-    assert len(job(tiny, seed=2**31 - 1).draw("target", documents(20), 2, 2, Stages())) == 2
+    stage, state = begun(tiny, seed=2**31 - 1)
+    assert len(stage.draw(state, "target", documents(20), 2, 2)) == 2
 
 
 def test_a_result_that_another_run_has_written_meanwhile_is_named(
@@ -221,6 +228,8 @@ def test_a_result_that_another_run_has_written_meanwhile_is_named(
     (tmp_path / "out").mkdir()
     vocabulary, (weight, _) = Vocabulary(range(9), VOCABULARY), tiny.drafter_head
     drafter = PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), weight[:9])
-    best = distill.Outcome("tv", 0.0, torch.zeros(1, 1), torch.zeros(1, 1), 1, drafter, [])
+    rates, gain = torch.zeros(1, 1), Interval(0.1, 0.1, 0.1)
+    stage, state = begun(tiny, out=tmp_path / "out")
+    state.made[stage.name] = [distill.Outcome("tv", 0.0, rates, rates, gain, 1, drafter, [])]
     with pytest.raises(InputError, match=r"--out .*out exists"):
-        job(tiny, out=tmp_path / "out").save(best, Interval(0.1, 0.1, 0.1), {})
+        stage.save(state, 0)

@@ -16,6 +16,7 @@ from rdk_cuda.cli.arguments import (
 )
 from rdk_cuda.cli.distill import add_distill
 from rdk_cuda.cli.evaluate import add_evaluate
+from rdk_cuda.recipes.request import Evaluation, Training
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,26 +33,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def distill(arguments: argparse.Namespace) -> int:
     prepare_models(arguments, "rich")
-    arguments.out = output_of(arguments)
+    request = Training.of(arguments, output_of(arguments))
     from rdk_cuda.integrations.huggingface.saved_drafter import refuse_existing
     from rdk_cuda.recipes.distill import trained
     from rdk_cuda.recipes.run import naming_out
     from rdk_cuda.training import LOSSES, PARTS
 
     from ...recipes.inputs.loading import quiet
-    from .job import STEERED, SteeredJob
+    from .job import STEERED, loaded
 
     refuse_unknown("--train", [arguments.train], (*PARTS, STEERED))
     refuse_unknown("--loss", arguments.loss, LOSSES)
     quiet()
     with naming_out():
-        refuse_existing(arguments.out, arguments.overwrite)
-    return trained(SteeredJob.of(arguments))
+        refuse_existing(request.output, request.overwrite)
+    return trained(request, *loaded(request))
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
     prepare_models(arguments, "matplotlib", "rich")
     prepare_output(arguments.output)
+    request = Evaluation.of(arguments, arguments.output)
     from rdk_cuda.recipes.evaluate import report
     from rdk_cuda.recipes.saved import methods_of
 
@@ -59,9 +61,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from .job import load_pair_of
 
     quiet()
-    models, drafter, settings = load_pair_of(arguments)
+    models, drafter, settings = load_pair_of(request)
     methods = methods_of(models, drafter, str(settings.get("tuned", "")))
-    return report(arguments, models, methods, settings)
+    return report(request, models, methods, settings)
 
 
 if __name__ == "__main__":

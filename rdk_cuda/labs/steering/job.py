@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,10 +12,12 @@ from torch import Tensor
 from ...decoding.models import Read
 from ...drafter import FullHead, PrunedDrafter, SavedDrafterError
 from ...integrations.huggingface.saved_drafter import STEERING, read_pruned
-from ...recipes.distill import Job
+from ...recipes.distill import Train
 from ...recipes.errors import InputError
 from ...recipes.inputs.pairs import ModelPair
+from ...recipes.request import Command, Training
 from ...recipes.saved import pair_for
+from ...recipes.stages.stage import State
 from ...recipes.stages.train.parts import Trained, TrainedRows
 from .saved import save_steered
 from .steering import Steering, steered_read
@@ -38,13 +39,13 @@ class SteeredPair(ModelPair):
 
 
 def load_pair_of(
-    arguments: argparse.Namespace,
+    request: Command,
 ) -> tuple[SteeredPair, PrunedDrafter, dict[str, Any]]:
     """Load the pair, what its drafter was pruned to, and settings; new steering if it has none."""
-    path = arguments.drafter / STEERING
+    path = request.drafter / STEERING
     try:
-        drafter, settings = read_pruned(arguments.drafter)
-        models = pair_for(arguments, drafter)
+        drafter, settings = read_pruned(request.drafter)
+        models = pair_for(request, drafter)
         if not isinstance(models, ModelPair):
             raise TypeError("reads the target's states already; needs a language model")
         if os.path.lexists(path):
@@ -53,7 +54,7 @@ def load_pair_of(
         else:
             steering = Steering.between(models.target, models.drafter)
     except (SavedDrafterError, TypeError) as error:
-        raise InputError(f"{arguments.drafter}: {error}") from error
+        raise InputError(f"{request.drafter}: {error}") from error
     return (
         SteeredPair(**vars(models), steering=steering.to(models.target.device)),
         drafter,
@@ -61,41 +62,41 @@ def load_pair_of(
     )
 
 
+def loaded(request: Training) -> tuple[SteeredPair, SteeredTrain]:
+    """Load the pair, and the stage that trains it."""
+    models, drafter, settings = load_pair_of(request)
+    models.steering.float().requires_grad_(request.train == STEERED)
+    if models.target.device.type != "cpu":
+        drafter, _ = read_pruned(request.drafter, device=models.target.device)
+    drafter = drafter.in_dtype(getattr(torch, request.dtype))
+    return models, SteeredTrain(drafter, settings, steering=models.steering)
+
+
 @dataclass(frozen=True)
-class SteeredJob(Job):
+class SteeredTrain(Train):
     """Train the steering, or another part of a drafter that has one."""
 
-    models: SteeredPair
+    steering: Steering = field(kw_only=True)
 
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> SteeredJob:
-        """Load the files that are named."""
-        models, drafter, settings = load_pair_of(arguments)
-        models.steering.float().requires_grad_(arguments.train == STEERED)
-        if models.target.device.type != "cpu":
-            drafter, _ = read_pruned(arguments.drafter, device=models.target.device)
-        job = cls(arguments, models, drafter.in_dtype(getattr(torch, arguments.dtype)), settings)
-        job.refuse_impossible()
-        return job
+    def body(self, state: State[Training]) -> list[torch.nn.Parameter]:
+        if state.request.train == STEERED:
+            return list(self.steering.parameters())
+        return super().body(state)
 
-    @property
-    def body(self) -> list[torch.nn.Parameter]:
-        if self.arguments.train == STEERED:
-            return list(self.models.steering.parameters())
-        return super().body
-
-    def _parts(self, full_head: FullHead, target_head: Tensor) -> Trained:
-        if self.arguments.train == STEERED:  # and no row of the head
+    def _parts(self, state: State[Training], full_head: FullHead, target_head: Tensor) -> Trained:
+        if state.request.train == STEERED:  # and no row of the head
             return TrainedRows(self.drafter, full_head, first=self.drafter.affinity.draft_size)
-        return super()._parts(full_head, target_head)
+        return super()._parts(state, full_head, target_head)
 
-    def _read(self) -> Read:
-        super()._read()  # says which parameters get gradients
-        given, models = self.arguments, self.models
-        pair = models.target, models.drafter, models.steering
+    def _read(self, state: State[Training]) -> Read:
+        super()._read(state)  # says which parameters get gradients
+        given, models = state.request, state.models
+        pair = models.target, models.drafter, self.steering
         return steered_read(*pair, given.draft_length, prompt_length=given.prompt)
 
-    def _write(self, drafter: PrunedDrafter, settings: dict[str, Any]) -> None:
-        given, models = self.arguments, self.models
-        parts = models.saved_drafter, models.tokenizer, drafter, settings, models.steering
-        save_steered(given.out, *parts, overwrite=given.overwrite)
+    def _write(
+        self, state: State[Training], drafter: PrunedDrafter, settings: dict[str, Any]
+    ) -> None:
+        given, models = state.request, state.models
+        parts = models.saved_drafter, models.tokenizer, drafter, settings, self.steering
+        save_steered(given.output, *parts, overwrite=given.overwrite)

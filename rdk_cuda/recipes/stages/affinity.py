@@ -96,7 +96,7 @@ class Affinity(DrafterStage):
     name = "affinity"
     needs = ("lifted rows",)
 
-    def check(self, state: State) -> None:
+    def check(self, state: State[Request]) -> None:
         models, request, size = state.models, state.request, state.models.vocabulary_size
         always = indispensable_tokens(models.tokenizer)
         self.always, self.kept = always[always < size], models.kept
@@ -110,7 +110,7 @@ class Affinity(DrafterStage):
         if self.kept is not None:
             state.request = replace(request, keep=(self.kept.draft_size / size,))
 
-    def run(self, state: State) -> list[Calibrated]:
+    def run(self, state: State[Request]) -> list[Calibrated]:
         request, models, options = state.request, state.models, options_of(state)
         return calibrate(
             state.recording,
@@ -125,12 +125,12 @@ class Affinity(DrafterStage):
             each=state.each,
         )
 
-    def found(self, state: State) -> list[Found]:
+    def found(self, state: State[Request]) -> list[Found]:
         whole = Method.whole(state.models)
         made: list[Calibrated] = state.made[self.name]
         return [Found(one.setting, one.method, [whole, one.plain, one.method]) for one in made]
 
-    def describe(self, state: State, place: int) -> str:
+    def describe(self, state: State[Request], place: int) -> str:
         one: Calibrated = state.made[self.name][place]
         kept = one.plain.drafter.vocabulary
         return (
@@ -138,10 +138,10 @@ class Affinity(DrafterStage):
             f"{one.coverage:.1%} of the target's mean probability. Chosen: {one.method.tuned}."
         )
 
-    def settings(self, state: State, place: int) -> dict[str, Any]:
+    def settings(self, state: State[Request], place: int) -> dict[str, Any]:
         return {"tuned": state.made[self.name][place].method.tuned}
 
-    def save(self, state: State, place: int, path: Path, settings: dict[str, Any]) -> None:
+    def save(self, state: State[Request], place: int, path: Path, settings: dict[str, Any]) -> None:
         models, one = state.models, state.made[self.name][place]
         drafter = one.method.drafter.in_dtype(models.drafter_dtype)
         drafter = replace(drafter, lifted=models.lifted)
@@ -151,7 +151,7 @@ class Affinity(DrafterStage):
         )
 
 
-def options_of(state: State) -> Options:
+def options_of(state: State[Request]) -> Options:
     request = state.request
     dynamic = min(request.dynamic, state.models.vocabulary_size)
     return Options(

@@ -14,6 +14,7 @@ from ...drafter import FullHead, PrunedDrafter
 from ...functional import draft
 from ..errors import InputError
 from ..recording import Samples, held_out_rows
+from ..request import Request
 from .pruning import Options
 from .stage import Stage, State
 
@@ -155,13 +156,13 @@ def expected_speed(
     return float(tokens / (1 + draft_cost * drafted.sum(1).double().mean()))
 
 
-class Drafts(Stage):
+class Drafts(Stage[Request]):
     """When drafts should end, if a cost of the drafter's pass is given."""
 
     name = "drafts"
     needs = ("affinity",)
 
-    def check(self, state: State) -> None:
+    def check(self, state: State[Request]) -> None:
         length, request = state.text.length, state.request
         windows = len(state.text.windows(request.positions))
         samples = windows * (length - 1)  # a drafter may not read the first
@@ -171,13 +172,13 @@ class Drafts(Stage):
                 f"end; needs {LEAST_SAMPLES}: give more text, or more --positions"
             )
 
-    def run(self, state: State) -> list[CalibratedLength] | None:
+    def run(self, state: State[Request]) -> list[CalibratedLength] | None:
         cost, cases = state.request.draft_cost, compared(state)
         if cost is None:
             return None
         return [calibrate_length(*given, draft_cost=cost) for given in cases]
 
-    def settings(self, state: State, place: int) -> dict[str, Any]:
+    def settings(self, state: State[Request], place: int) -> dict[str, Any]:
         made, found = state.made[self.name], None
         if made is not None:
             one: CalibratedLength = made[place]
@@ -186,7 +187,7 @@ class Drafts(Stage):
         return {self.name: found}
 
 
-def compared(state: State) -> Iterator[tuple[Samples, PrunedDrafter, FullHead, float]]:
+def compared(state: State[Request]) -> Iterator[tuple[Samples, PrunedDrafter, FullHead, float]]:
     head = state.models.drafter_head
     for one in state.made["affinity"]:
         at = one.setting.temperature

@@ -16,6 +16,7 @@ from ...drafter.lifted import features_of, log_prior_of
 from ...vocabulary import Vocabulary
 from ..inputs.pairs import Pair, StatePair
 from ..recording import Each, Recording, Samples, at_most, held_out_rows
+from ..request import Request
 from .stage import Stage, State
 
 BONUSES = (0.5, 1.0, 1.5, 2.0, 3.0)
@@ -275,12 +276,12 @@ class _Fit:
         return total / len(samples)
 
 
-class Lifted(Stage):
+class Lifted(Stage[Request]):
     """Rows for the tokens that a drafter's head was trained without."""
 
     name = "lifted rows"
 
-    def run(self, state: State) -> LiftedRows | None:
+    def run(self, state: State[Request]) -> LiftedRows | None:
         if state.models.kept is not None:
             for recording in state.each([state.recording], "Calibrating: lifting rows"):
                 state.models = with_lifted_rows(state.models, recording, state.each)

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from ..inputs.documents import Text
 from ..inputs.pairs import Pair
 from ..recording import Each, Recording
-from ..request import Request, Setting
+from ..request import Asked, Request, Setting
 from .pruning import Method
 
 
 @dataclass
-class State:
+class State(Generic[Asked]):
     """A run so far.
 
     Attributes:
+        say: on the way, beside the progress.
         made: the artifacts of stages by their names.
     """
 
-    request: Request
+    request: Asked
     models: Pair
     text: Text
+    held_out: Text
     each: Each
+    say: Callable[[str], None]
     recording: Recording = field(init=False)
     made: dict[str, Any] = field(default_factory=dict)
 
 
-class Stage(ABC):
+class Stage(ABC, Generic[Asked]):
     """Makes one artifact.
 
     Attributes:
@@ -42,31 +45,31 @@ class Stage(ABC):
     name: str
     needs: tuple[str, ...] = ()
 
-    def check(self, state: State) -> None:  # noqa: B027 (most have nothing to check)
+    def check(self, state: State[Asked]) -> None:
         """Refuse what cannot be made, before anything is read."""
 
     @abstractmethod
-    def run(self, state: State) -> Any:
+    def run(self, state: State[Asked]) -> Any:
         """The artifact; None where none is asked for."""
 
-    def describe(self, state: State, place: int) -> str:
+    def describe(self, state: State[Asked], place: int) -> str:
         """Say what it is for a setting, in a sentence."""
         return ""
 
-    def settings(self, state: State, place: int) -> dict[str, Any]:
+    def settings(self, state: State[Asked], place: int) -> dict[str, Any]:
         """Say what `calibration.json` keeps of it for a setting."""
         return {}
 
 
-class DrafterStage(Stage):
+class DrafterStage(Stage[Request]):
     """Makes a drafter for each setting, which can be measured and saved."""
 
     @abstractmethod
-    def found(self, state: State) -> Sequence[Found]:
+    def found(self, state: State[Request]) -> Sequence[Found]:
         """Of each setting."""
 
     @abstractmethod
-    def save(self, state: State, place: int, path: Path, settings: dict[str, Any]) -> None:
+    def save(self, state: State[Request], place: int, path: Path, settings: dict[str, Any]) -> None:
         """Write a directory, from which `saved.load_saved` reads the drafter."""
 
 

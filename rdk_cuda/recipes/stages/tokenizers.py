@@ -114,7 +114,7 @@ class Tokenizers(DrafterStage):
 
     name = "affinity"
 
-    def check(self, state: State) -> None:
+    def check(self, state: State[Request]) -> None:
         request = state.request
         given = [name for name in PRUNING if getattr(request, name) != getattr(Request, name)]
         if given:
@@ -123,7 +123,7 @@ class Tokenizers(DrafterStage):
                 f"and {request.drafter} has another one; leave it out"
             )
 
-    def run(self, state: State) -> list[Chosen]:
+    def run(self, state: State[Request]) -> list[Chosen]:
         """Count where the tokenizers meet in the text; then choose on samples."""
         models = _text_pair(state)
         for documents in state.each([state.text.ids], "Calibrating: counting tokens"):
@@ -148,19 +148,19 @@ class Tokenizers(DrafterStage):
             found.append(Chosen(Setting(1.0, temperature), best, methods, common))
         return found
 
-    def found(self, state: State) -> list[Chosen]:
+    def found(self, state: State[Request]) -> list[Chosen]:
         made: list[Chosen] = state.made[self.name]
         return made
 
-    def describe(self, state: State, place: int) -> str:
+    def describe(self, state: State[Request], place: int) -> str:
         one: Chosen = state.made[self.name][place]
         return f"{in_words(one.common)}\nChosen on the text: {one.method.name}."
 
-    def settings(self, state: State, place: int) -> dict[str, Any]:
+    def settings(self, state: State[Request], place: int) -> dict[str, Any]:
         one: Chosen = state.made[self.name][place]
         return {"method": one.method.name, "common": one.common}
 
-    def save(self, state: State, place: int, path: Path, settings: dict[str, Any]) -> None:
+    def save(self, state: State[Request], place: int, path: Path, settings: dict[str, Any]) -> None:
         models = _text_pair(state)
         affinity = state.made[self.name][place].method.drafter.affinity
         save_text_drafter(
@@ -170,6 +170,6 @@ class Tokenizers(DrafterStage):
         )
 
 
-def _text_pair(state: State) -> TextPair:
+def _text_pair(state: State[Request]) -> TextPair:
     assert isinstance(state.models, TextPair)  # which the table of stages was chosen by
     return state.models

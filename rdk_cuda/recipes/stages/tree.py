@@ -12,6 +12,7 @@ from ...decoding.drafter_tree import FIXED_FROM
 from ...decoding.trees import grown_alike
 from ...drafter import FullHead, PrunedDrafter
 from ..recording import Samples
+from ..request import Request
 from .lengths import compared
 from .stage import Stage, State
 
@@ -105,19 +106,19 @@ def _children(
     )
 
 
-class Tree(Stage):
+class Tree(Stage[Request]):
     """The expected gain of a tree in place of a chain, at the same cost."""
 
     name = "tree"
     needs = ("affinity", "drafts")
 
-    def run(self, state: State) -> list[ExpectedTree | None] | None:
+    def run(self, state: State[Request]) -> list[ExpectedTree | None] | None:
         cost, cases = state.request.draft_cost, compared(state)
         if cost is None:
             return None
         return [expected_tree(*given, draft_cost=cost) for given in cases]
 
-    def describe(self, state: State, place: int) -> str:
+    def describe(self, state: State[Request], place: int) -> str:
         one = self._of(state, place)
         if one is None:
             return ""
@@ -128,10 +129,10 @@ class Tree(Stage):
             f"{one.passes} passes {one.speed:.2f} ×, {one.accepted:.2f} accepted."
         )
 
-    def settings(self, state: State, place: int) -> dict[str, Any]:
+    def settings(self, state: State[Request], place: int) -> dict[str, Any]:
         one = self._of(state, place)
         return {self.name: None if one is None else one._asdict()}
 
-    def _of(self, state: State, place: int) -> ExpectedTree | None:
+    def _of(self, state: State[Request], place: int) -> ExpectedTree | None:
         made: list[ExpectedTree | None] | None = state.made[self.name]
         return None if made is None else made[place]
