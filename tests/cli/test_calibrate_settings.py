@@ -161,24 +161,3 @@ def test_a_recording_of_something_else_is_refused_with_the_difference(
     assert advice or "Give the same to go on" in answer
     assert digests(recording) == before
     assert os.listdir(tmp_path) == []
-
-
-def test_places_where_no_recording_can_be_are_refused_before_models_are_loaded(
-    texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    no_models = (tmp_path / "none", tmp_path / "none")
-    out, mine = tmp_path / "out", tmp_path / "mine"
-    mine.write_text("mine")
-    os.mkfifo(tmp_path / "pipe")
-    for file, message in (
-        (tmp_path, "is no recording (No such file or directory); name another folder"),
-        (tmp_path / "pipe", "is no recording (Not a directory); name another folder"),
-        (tmp_path / "missing" / "file", "is no directory; make it first"),
-        (out, f"is in --out {out}"),
-        (out / "recording", f"is in --out {out}"),
-        (mine, "is a file; needs a folder"),
-    ):
-        answer = refusal(capsys, command(no_models, texts, out, "--recording", file))
-        assert f"--recording {file}" in answer
-        assert message in answer
-    assert mine.read_text() == "mine"
