@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 import pytest
@@ -87,11 +88,6 @@ def _rates(pruning: Pruning, temperature: float, *names: str) -> list[float]:
     ]
 
 
-def _assert_distributions(q: Tensor) -> None:
-    assert bool((q >= 0).all())
-    torch.testing.assert_close(q.sum(1), torch.ones(len(q)), rtol=0, atol=2e-6)
-
-
 @pytest.fixture
 def honest() -> Pruning:
     """A drafter that knows the target up to noise, a quarter of its tokens kept."""
@@ -114,10 +110,9 @@ def test_recent_tokens_are_raised_where_the_samples_say_so_and_only_there() -> N
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_every_method_drafts_from_a_distribution(honest: Pruning, name: str) -> None:
+def test_every_method_says_how_it_was_tuned(honest: Pruning, name: str) -> None:
     for temperature in ALL_TEMPERATURES:
         method = _method(honest, name, temperature)
-        _assert_distributions(_q(method.drafter, honest, temperature))
         assert (method.name, method.keep) == (name, KEPT / V)
         tuned = TUNED[name] if temperature else f"{TUNED[name]}|{GREEDY}"
         assert re.fullmatch(tuned, method.tuned), method.tuned
@@ -138,25 +133,33 @@ def _full_softmax(pruning: Pruning, temperature: float) -> Tensor:
     return (logits / temperature).softmax(1)
 
 
-@pytest.mark.parametrize("temperature", [0.9, -1.0, float("nan")])
-def test_a_temperature_that_was_not_recorded_is_refused(
-    honest: Pruning, temperature: float
-) -> None:
-    needed = re.escape(f"temperature is {temperature}; recorded were 1.0, 0.7")
-    for name in BUILDERS:
-        with pytest.raises(ValueError, match=needed):
-            honest.method(name, temperature)
+REFUSED: list[tuple[Callable[[Pruning], object], str]] = [
+    *(
+        (partial(Pruning.method, name=name, temperature=temperature), "; recorded were 1.0, 0.7")
+        for temperature in (0.9, -1.0, float("nan"))
+        for name in BUILDERS
+    ),
+    (lambda own: own.method("cold", 1.0), "got 'cold'; needs one of pruned drafter, first-"),
+    (lambda _: Options(virtual=0), "Options: virtual is 0; needs at least 1"),
+    (lambda _: Options(dynamic=-1), "Options: dynamic is -1; needs at least 0"),
+    (lambda _: Options(dynamic=0, screen=0.1), "screen is 0.1 and dynamic is 0; needs screen 0"),
+    (lambda _: Options(screen=-0.1), "Options: screen is -0.1; needs a share from 0 to 1"),
+    (lambda _: Options(screen=1.5), "Options: screen is 1.5; needs a share from 0 to 1"),
+    (
+        lambda _: Pruning(material(PAIR), Vocabulary([0, 1], V - 1)),
+        "60 target tokens, the vocabulary 59 and the full head",
+    ),
+    (
+        lambda _: Pruning(replace(material(PAIR), full_head=(PAIR.weight[:-1], None)), KEPT_TOKENS),
+        "the vocabulary 60 and the full head 59 rows",
+    ),
+]
 
 
-def test_unknown_methods_and_sizes_below_one_are_refused_by_name(honest: Pruning) -> None:
-    with pytest.raises(ValueError, match=r"got 'cold fusion'; needs one of pruned drafter, first-"):
-        honest.method("cold fusion", 1.0)
-    with pytest.raises(ValueError, match="Options: virtual is 0; needs at least 1"):
-        Options(virtual=0)
-    with pytest.raises(ValueError, match="Options: dynamic is -1; needs at least 0"):
-        Options(dynamic=-1)
-    with pytest.raises(ValueError, match=r"screen is 0\.1 and dynamic is 0; needs screen 0"):
-        Options(dynamic=0, screen=0.1)
+def test_methods_options_and_sizes_that_cannot_be_are_refused(honest: Pruning) -> None:
+    for call, message in REFUSED:
+        with pytest.raises(ValueError, match=re.escape(message)):
+            call(honest)
 
 
 def test_no_dynamic_tokens_can_be_asked_for() -> None:
@@ -164,18 +167,8 @@ def test_no_dynamic_tokens_can_be_asked_for() -> None:
     for name in BUILDERS:
         method = pruning.method(name, 1.0)
         assert method.drafter.dynamic_tokens is None
-        _assert_distributions(_q(method.drafter, pruning, 1.0))
     own, plain = pruning.method(RECOMMENDED, 1.0).drafter, pruning.plain
     assert _rate(own, pruning, 1.0) > _rate(plain, pruning, 1.0)
-
-
-def test_a_vocabulary_of_another_size_is_refused() -> None:
-    made = material(PAIR)
-    with pytest.raises(ValueError, match="60 target tokens, the vocabulary 59 and the full head"):
-        Pruning(made, Vocabulary([0, 1], V - 1))
-    short = replace(made, full_head=(PAIR.weight[:-1], None))
-    with pytest.raises(ValueError, match="the vocabulary 60 and the full head 59 rows"):
-        Pruning(short, KEPT_TOKENS)
 
 
 # Where redistribution hurts.
@@ -289,10 +282,9 @@ def test_where_nothing_is_pruned_nothing_is_added(temperature: float) -> None:
     redistributing = FIRST_ORDER, COVARIANCE
     for name in BUILDERS:
         method = pruning.method(name, temperature)
-        q = _q(method.drafter, pruning, temperature)
-        _assert_distributions(q)
         assert method.keep == 1
         if name not in redistributing:
+            q = _q(method.drafter, pruning, temperature)
             torch.testing.assert_close(q, _full_softmax(pruning, temperature))
 
 
@@ -302,15 +294,11 @@ def test_any_number_of_tokens_may_be_kept_and_one_document_is_enough(name: str) 
     for kept in (1, V - 2):
         pruning = _pruning(PAIR, PAIR.likeliest(kept))
         drafter = pruning.method(name, 0.7).drafter
-        _assert_distributions(_q(drafter, pruning, 0.7))
         if name == VIRTUAL:
             assert drafter.affinity.draft_size - kept == min(OPTIONS.virtual, V - kept)
     made = replace(material(PAIR, PAIR.documents(1, 80)), counts=None)
     pruning = Pruning(made, KEPT_TOKENS, OPTIONS)
-    _assert_distributions(_q(pruning.method(name, 0.7).drafter, pruning, 0.7))
-
-
-# Invariances.
+    assert 0 < _rate(pruning.method(name, 0.7).drafter, pruning, 0.7) < 1
 
 
 def test_successors_are_those_of_the_text_and_of_the_target() -> None:
@@ -331,6 +319,3 @@ def test_successors_are_those_of_the_text_and_of_the_target() -> None:
     last, following, weights = counts.pairs()
     dense[last, following] = weights
     torch.testing.assert_close(dense, expected, rtol=0, atol=1e-5)
-
-
-# The paper's method.

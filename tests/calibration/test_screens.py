@@ -135,9 +135,3 @@ def test_what_a_second_look_reads_is_counted_in_the_cost() -> None:
     cost = head_cost(method, HEAD, 5.0, torch.float32)
     assert cost.screen_bytes_each == screen.bytes_each == 2 * 32 * 26
     assert plain.screen_bytes_each == 0
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.5])
-def test_shares_outside_0_and_1_are_refused(share: float) -> None:
-    with pytest.raises(ValueError, match=f"Options: screen is {share}; needs a share from 0 to 1"):
-        Options(screen=share)
