@@ -75,18 +75,6 @@ def drafter(**changes: Any) -> PrunedDrafter:
         {"dynamic_tokens": screen(rank=1, candidates=4)},
         {"dynamic_tokens": CombinedTokens([successors(), screen()], VOCABULARY, width=4)},
     ],
-    ids=[
-        "all",
-        "bfloat16 without bias",
-        "nothing dynamic",
-        "recent tokens",
-        "recent tokens with a bonus",
-        "successors",
-        "screened",
-        "screened without bias",
-        "screened with a second look",
-        "successors and screened",
-    ],
 )
 def test_a_loaded_drafter_is_the_same(tmp_path: Path, changes: dict[str, Any]) -> None:
     saved = drafter(**changes)

@@ -235,7 +235,7 @@ CHANGES: list[tuple[Change, str, str]] = [
             (str, "missing/file", "is no directory; make it first"),
             (str, "out", "is in --out out"),
             (str, "out/recording", "is in --out out"),
-            (written("mine"), "mine", "is a file; needs a folder"),
+            (written("mine"), "mine", "is a file; needs a folder ... reads the text anew"),
         )
     ),
 ]
