@@ -20,7 +20,7 @@ from rdk_cuda.recipes.stages.tokenizers import INTERSECTION, LEVEL, PREFIX
 from tests.tiny_models import save_model
 from tests.trained_tokenizers import byte_level
 
-from .calibrating import refusal, settings_of
+from .calibrating import in_one_thread, refusal, settings_of
 
 Pair = tuple[Path, Path]
 
@@ -44,10 +44,7 @@ def command(both: Pair, texts: list[Path], out: Path, *options: object) -> list[
 @pytest.fixture(scope="module")
 def saved(both: Pair, texts: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("calibrated") / "out"
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    assert main(command(both, texts, out)) == 0
-    torch.set_num_threads(threads)
+    in_one_thread(command(both, texts, out))
     return out
 
 

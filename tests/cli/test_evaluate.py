@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -301,7 +302,24 @@ def other_target(vocabulary: int, tokens: int) -> Callable[[Path], None]:
     return make
 
 
+def of_another_format(saved: Path) -> None:
+    (saved / "calibration.json").write_text('{"format": "other"}')
+
+
+def with_a_cut_file(saved: Path) -> None:
+    file = saved / "pruned_drafter.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+BROKEN: tuple[Callable[[Path], object], ...] = (
+    lambda saved: (saved / "calibration.json").unlink(),
+    lambda saved: (saved / "pruned_drafter.safetensors").unlink(),
+    of_another_format,
+    with_a_cut_file,
+)
 BAD: list[tuple[Callable[[Path], object], str, str]] = [
+    (shutil.rmtree, "", "saved"),
+    *((change, "", "saved") for change in BROKEN),
     (str, "--temperature -1", "--temperature: got '-1'; needs a temperature, 0 for greedy"),
     (str, "--temperature 1e-40", "acceptance at temperature 1e-40 is NaN; needs models"),
     (str, "--positions 0", "--positions: got '0'; needs a whole number, at least 1"),
@@ -343,5 +361,8 @@ def test_bad_input_is_refused_in_one_line_that_names_it(
     change(spoiled)
     before = digests(tmp_path)
     argv = arguments(calibrated, directories[0], Path("output"), *options.split(), saved=spoiled)
-    assert message in refusal(capsys, argv)
+    asked = [argv, ["inspect", str(spoiled)]] if change in BROKEN else [argv]
+    for answer in (refusal(capsys, argv) for argv in asked):
+        assert message in answer
+        assert not re.search("load_drafter|save_drafter", answer)  # words of the command line
     assert digests(tmp_path) == before
