@@ -14,8 +14,6 @@ from rdk_cuda.decoding.lengths import FEATURES, Classifier, Product, described, 
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.recipes.stages.lengths import Places, expected_speed, fit_classifier, places_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SIZE, WIDTH = 12, 4
 GENERATOR = torch.Generator().manual_seed(1)
 HEAD = torch.randn(SIZE, WIDTH, generator=GENERATOR)

@@ -16,7 +16,6 @@ from rdk_cuda import Vocabulary
 from rdk_cuda.calibration import Options, successor_counts
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.functional import redistribute
-from rdk_cuda.recipes.choose import sampled_acceptance
 from rdk_cuda.recipes.stages.lifted import BONUSES
 from rdk_cuda.recipes.stages.pruning import (
     BUILDERS,
@@ -38,9 +37,8 @@ from .markov_pair import (
     RepeatingPair,
     V,
     material,
+    rate,
 )
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 OPTIONS = Options(virtual=4, dynamic=8, recent=4, entries=64)
 ALL_TEMPERATURES = (*TEMPERATURES, 0.0)
@@ -77,14 +75,9 @@ def _q(drafter: PrunedDrafter, pruning: Pruning, temperature: float) -> Tensor:
     return redistribute(affinity=drafter.affinity, temperature=temperature, **columns)
 
 
-def _rate(drafter: PrunedDrafter, pruning: Pruning, temperature: float) -> float:
-    rates = sampled_acceptance(pruning.samples, drafter, pruning.full_head, temperature)
-    return float(rates.double().mean())
-
-
 def _rates(pruning: Pruning, temperature: float, *names: str) -> list[float]:
     return [
-        _rate(_method(pruning, name, temperature).drafter, pruning, temperature) for name in names
+        rate(pruning, _method(pruning, name, temperature).drafter, temperature) for name in names
     ]
 
 
@@ -103,8 +96,8 @@ def test_recent_tokens_are_raised_where_the_samples_say_so_and_only_there() -> N
         for temperature in TEMPERATURES:
             method, other = (each.method(DYNAMIC, temperature) for each in (raising, plain))
             assert bool(re.fullmatch(r"recent tokens \+ [\d.]+", method.tuned)) == (repeats > 0)
-            gain = _rate(method.drafter, raising, temperature) - _rate(
-                other.drafter, raising, temperature
+            gain = rate(raising, method.drafter, temperature) - rate(
+                raising, other.drafter, temperature
             )
             assert gain > 0.005 if repeats else gain == 0
 
@@ -122,7 +115,7 @@ def test_the_full_drafter_is_its_softmax_and_better_than_a_pruned_one(honest: Pr
     full = Method.full(PAIR.full_head)
     assert (full.name, full.keep, full.tuned) == (FULL, 1.0, "")
     torch.testing.assert_close(_q(full.drafter, honest, 0.7), _full_softmax(honest, 0.7))
-    assert _rate(full.drafter, honest, 1.0) > _rate(honest.plain, honest, 1.0) + 0.1
+    assert rate(honest, full.drafter, 1.0) > rate(honest, honest.plain, 1.0) + 0.1
 
 
 def _full_softmax(pruning: Pruning, temperature: float) -> Tensor:
@@ -168,7 +161,7 @@ def test_no_dynamic_tokens_can_be_asked_for() -> None:
         method = pruning.method(name, 1.0)
         assert method.drafter.dynamic_tokens is None
     own, plain = pruning.method(RECOMMENDED, 1.0).drafter, pruning.plain
-    assert _rate(own, pruning, 1.0) > _rate(plain, pruning, 1.0)
+    assert rate(pruning, own, 1.0) > rate(pruning, plain, 1.0)
 
 
 # Where redistribution hurts.
@@ -239,8 +232,8 @@ def test_without_that_check_methods_do_hurt() -> None:
         assert (dynamic < pruned - 0.05) == hurts, name
     misled = _pruning(ADVERSARIAL["misled when greedy"])
     warm = misled.method(DYNAMIC, 0.7).drafter
-    assert _rate(warm, misled, 0.7) > _rate(misled.plain, misled, 0.7) + 0.1
-    assert _rate(warm, misled, 0.0) < _rate(misled.plain, misled, 0.0) - 0.5
+    assert rate(misled, warm, 0.7) > rate(misled, misled.plain, 0.7) + 0.1
+    assert rate(misled, warm, 0.0) < rate(misled, misled.plain, 0.0) - 0.5
 
 
 @pytest.mark.parametrize("temperature", ALL_TEMPERATURES)
@@ -298,7 +291,7 @@ def test_any_number_of_tokens_may_be_kept_and_one_document_is_enough(name: str) 
             assert drafter.affinity.draft_size - kept == min(OPTIONS.virtual, V - kept)
     made = replace(material(PAIR, PAIR.documents(1, 80)), counts=None)
     pruning = Pruning(made, KEPT_TOKENS, OPTIONS)
-    assert 0 < _rate(pruning.method(name, 0.7).drafter, pruning, 0.7) < 1
+    assert 0 < rate(pruning, pruning.method(name, 0.7).drafter, 0.7) < 1
 
 
 def test_successors_are_those_of_the_text_and_of_the_target() -> None:

@@ -27,8 +27,6 @@ from .bigram_recordings import (
     windows_of,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_every_mean_equals_brute_force() -> None:
     windows = windows_of()

@@ -17,8 +17,6 @@ from .bigram_recordings import (
     windows_of,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def _reading_with(name: str, value: float):
     """In the second of the windows of length 4, at position 2."""

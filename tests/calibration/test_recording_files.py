@@ -13,8 +13,6 @@ from rdk_cuda.recipes.shards import SUMS, RecordingError
 
 from .bigram_recordings import recorded
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def _altered(path: Path, **changes: object) -> None:
     """The file, with tensors changed by functions or dropped, and `about` or header entries."""

@@ -13,8 +13,6 @@ from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.recipes.choose import hurts
 from rdk_cuda.recipes.recording import Samples
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 # The target always emits token 0. Of the drafter with the head `TRUSTING`, it accepts sigmoid(h)
 # where the hidden state is h; of the other half.
 VOCABULARY = Vocabulary.identity(2)

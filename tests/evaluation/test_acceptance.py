@@ -35,8 +35,6 @@ from tests.calibration.markov_pair import (
     windows,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PAIR = MarkovPair.random()
 NAMES = (FULL, PRUNED, DYNAMIC, VIRTUAL, RECOMMENDED)
 ALL_TEMPERATURES = (*TEMPERATURES, 0.0)
