@@ -11,9 +11,11 @@ from torch import Tensor
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration import Material, successor_counts
 from rdk_cuda.decoding.models import Reading
-from rdk_cuda.drafter import FullHead
+from rdk_cuda.drafter import FullHead, PrunedDrafter
+from rdk_cuda.recipes.choose import sampled_acceptance
 from rdk_cuda.recipes.inputs.documents import Window
 from rdk_cuda.recipes.record import record
+from rdk_cuda.recipes.stages.pruning import Pruning
 
 V, D, KEPT = 60, 6, 15
 TEMPERATURES = (1.0, 0.7)
@@ -110,3 +112,9 @@ def material(
         pair.read, windows(documents), temperatures=temperatures, memory=1 << 26, context=64
     )
     return Material(recording, pair.full_head, successor_counts(documents, recording))
+
+
+def rate(pruning: Pruning, drafter: PrunedDrafter, temperature: float) -> float:
+    """How much of a drafter the target accepts, at the samples."""
+    rates = sampled_acceptance(pruning.samples, drafter, pruning.full_head, temperature)
+    return float(rates.double().mean())

@@ -11,8 +11,6 @@ from rdk_cuda.recipes.recording import kept_tokens
 
 from .markov_pair import TEMPERATURES, MarkovPair, V, material
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PAIR = MarkovPair.random()
 DOCUMENTS = PAIR.documents()
 OPTIONS = Options(virtual=4, dynamic=8, recent=4)

@@ -1,6 +1,7 @@
 """Clusters of pruned tokens and the head rows of their virtual tokens."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -109,22 +110,32 @@ def test_the_head_keeps_the_dtype_and_sums_in_float64(dtype):
     assert torch.equal(constants, exact_constants.to(dtype))
 
 
-def test_heads_refuse_what_does_not_fit():
-    weight, bias = _head()
-    with pytest.raises(ValueError, match=r"weight has shape \[59, 8\].* V_t = 60"):
-        prune_head(weight[1:], None, _vocabulary())
-    with pytest.raises(ValueError, match=r"bias has shape \[1\]"):
-        prune_head(weight, bias[:1], _vocabulary())
-    with pytest.raises(ValueError, match="drafter token 1 has no target id"):
-        prune_head(weight, bias, Vocabulary([0, -1], V_T))
-    other = Affinity.intersection(Vocabulary(torch.arange(20), V_T + 1))
-    with pytest.raises(
-        ValueError, match=r"virtual has 61 target and 20 .* needs 60, and at least 20"
+def test_heads_and_clusters_refuse_what_does_not_fit():
+    (weight, bias), vocabulary, ones = _head(), _vocabulary(), torch.ones(V_T)
+    other, fewer = (
+        Affinity.intersection(Vocabulary(torch.arange(count), size))
+        for count, size in ((20, V_T + 1), (5, V_T))
+    )
+    prune, cluster = prune_head, partial(cluster_pruned_tokens, weight, vocabulary)
+    eye = torch.eye(D + 1)
+    for call, message in (
+        (lambda: prune(weight[1:], None, vocabulary), r"weight has shape \[59, 8\].* V_t = 60"),
+        (lambda: prune(weight, bias[:1], vocabulary), r"bias has shape \[1\]"),
+        (lambda: prune(weight, bias, Vocabulary([0, -1], V_T)), "drafter token 1 has no target id"),
+        (
+            lambda: prune(weight, bias, vocabulary, virtual=other),
+            r"virtual has 61 target and 20 .* needs 60, and at least 20",
+        ),
+        (lambda: prune(weight, bias, vocabulary, virtual=fewer), "60 target and 5 drafter tokens"),
+        (lambda: cluster(ones, -1), "count is -1; needs 0 to .* 40"),
+        (lambda: cluster(ones, 41), "count is 41; needs 0 to .* 40"),
+        (lambda: cluster(ones * 0, 2), "mean_probs is 0 for all pruned tokens"),
+        (lambda: cluster(ones * math.nan, 2), r"mean_probs\[0\] is nan"),
+        (lambda: cluster(ones, 2, hidden_second_moment=eye), "hidden_second_moment has shape"),
     ):
-        prune_head(weight, bias, _vocabulary(), virtual=other)
-    fewer = Affinity.intersection(Vocabulary(torch.arange(5), V_T))
-    with pytest.raises(ValueError, match=r"virtual has 60 target and 5 drafter tokens"):
-        prune_head(weight, bias, _vocabulary(), virtual=fewer)
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert cluster(ones, 0).unique().tolist() == [-1]
 
 
 class TestClusters:
@@ -180,18 +191,3 @@ class TestClusters:
         for seed in range(5):
             clusters = cluster_pruned_tokens(weight, Vocabulary([0], 13), mean_probs, 8, seed=seed)
             assert clusters[1:].unique().tolist() == [0, 1, 2]
-
-    def test_what_cannot_be_clustered_is_refused(self):
-        (weight, _), vocabulary, ones = _head(), _vocabulary(), torch.ones(V_T)
-        for count in (-1, 41):
-            with pytest.raises(ValueError, match=f"count is {count}; needs 0 to .* 40"):
-                cluster_pruned_tokens(weight, vocabulary, ones, count)
-        with pytest.raises(ValueError, match="mean_probs is 0 for all pruned tokens"):
-            cluster_pruned_tokens(weight, vocabulary, torch.zeros(V_T), 2)
-        with pytest.raises(ValueError, match=r"mean_probs\[0\] is nan"):
-            cluster_pruned_tokens(weight, vocabulary, ones * math.nan, 2)
-        assert cluster_pruned_tokens(weight, vocabulary, ones, 0).unique().tolist() == [-1]
-        with pytest.raises(ValueError, match="hidden_second_moment has shape"):
-            cluster_pruned_tokens(
-                weight, vocabulary, ones, 2, hidden_second_moment=torch.eye(D + 1)
-            )

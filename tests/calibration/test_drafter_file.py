@@ -28,6 +28,11 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 SIZE, WIDTH = 12, 3
 VOCABULARY = Vocabulary([7, 0, 4], SIZE)
+LIFTED = LiftedRows(
+    torch.linspace(-1, 2, (WIDTH + 2) * WIDTH).sin().view(WIDTH + 2, WIDTH),
+    torch.linspace(-3, 0, SIZE),
+    torch.tensor([-2.0, 0.5]),
+)
 CONTEXTS = [[3, 5, 0], [8, 7, 3], [], [4, 9, 1, 2]]
 
 
@@ -74,18 +79,7 @@ def drafter(**changes: Any) -> PrunedDrafter:
         {"dynamic_tokens": screen(bias=None)},
         {"dynamic_tokens": screen(rank=1, candidates=4)},
         {"dynamic_tokens": CombinedTokens([successors(), screen()], VOCABULARY, width=4)},
-    ],
-    ids=[
-        "all",
-        "bfloat16 without bias",
-        "nothing dynamic",
-        "recent tokens",
-        "recent tokens with a bonus",
-        "successors",
-        "screened",
-        "screened without bias",
-        "screened with a second look",
-        "successors and screened",
+        {"lifted": LIFTED},
     ],
 )
 def test_a_loaded_drafter_is_the_same(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -110,6 +104,11 @@ def test_a_loaded_drafter_is_the_same(tmp_path: Path, changes: dict[str, Any]) -
         assert all(map(torch.equal, again, before))
         assert loaded.screen_bytes == saved.screen_bytes
         assert loaded.screen_bytes_each == saved.screen_bytes_each
+    assert (loaded.lifted is None) == (saved.lifted is None)
+    if loaded.lifted is not None:
+        for name, part in vars(saved.lifted).items():
+            found = getattr(loaded.lifted, name)
+            assert torch.equal(found, part) if torch.is_tensor(part) else found == part, name
     loaded.save(tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "file").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "file"]
@@ -131,6 +130,16 @@ DISAGREEING: list[tuple[dict[str, Any], str]] = [
     ),
     ({"dynamic_tokens": screen(ELSEWHERE)}, "ScreenedTokens of another vocabulary"),
     ({"dynamic_tokens": screen(width=4)}, "a screen is of width 4; needs that of the head, 3"),
+    *(
+        ({"lifted": bad}, "lifted rows are")
+        for bad in (
+            replace(LIFTED, map=LIFTED.map[:, 1:]),
+            replace(LIFTED, log_prior=LIFTED.log_prior[1:]),
+            replace(LIFTED, map=LIFTED.map * torch.nan),
+            replace(LIFTED, map=LIFTED.map.double()),
+            replace(LIFTED, shift=torch.zeros(3)),
+        )
+    ),
 ]
 
 

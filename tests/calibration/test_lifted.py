@@ -1,15 +1,14 @@
 """Rows that a drafter never had, from the target's."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda import Vocabulary
 from rdk_cuda.calibration import lift_rows, refitted_rows, shifted_rows
-from rdk_cuda.drafter import LiftedHead, LiftedRows, PrunedDrafter, SavedDrafterError
+from rdk_cuda.drafter import LiftedHead, LiftedRows
 from rdk_cuda.recipes.recording import Samples
 
 V_T, D_T, D = 300, 12, 8
@@ -157,29 +156,6 @@ def test_a_map_that_is_right_and_a_single_document_stay_as_they_are() -> None:
     wrong = replace(right, map=right.map + 1)
     one = replace(samples, documents=torch.zeros(1200, dtype=torch.int64))
     assert refitted_rows(wrong, target_head, own, vocabulary, one) is wrong
-
-
-def test_it_is_saved_with_a_drafter_and_checked(tmp_path: Path) -> None:
-    target_head, rows, vocabulary, prior = example()
-    own = rows[vocabulary.draft_ids]
-    lifted = lift_rows(target_head, own, vocabulary, prior)
-    lifted = replace(lifted, shift=torch.tensor([-2.0, 0.5]))
-    affinity = Affinity.intersection(vocabulary)
-    PrunedDrafter(vocabulary, affinity, own, lifted=lifted).save(tmp_path / "drafter")
-    loaded = PrunedDrafter.load(tmp_path / "drafter").lifted
-    assert loaded is not None
-    assert torch.equal(loaded.map, lifted.map)
-    assert torch.equal(loaded.log_prior, lifted.log_prior)
-    assert torch.equal(loaded.shift, lifted.shift)
-    for bad in (
-        LiftedRows(lifted.map[:, 1:], lifted.log_prior),
-        LiftedRows(lifted.map, lifted.log_prior[1:]),
-        LiftedRows(lifted.map * torch.nan, lifted.log_prior),
-        LiftedRows(lifted.map.double(), lifted.log_prior),
-        LiftedRows(lifted.map, lifted.log_prior, torch.zeros(3)),
-    ):
-        with pytest.raises(SavedDrafterError, match="lifted rows are"):
-            PrunedDrafter(vocabulary, affinity, own, lifted=bad).save(tmp_path / "bad")
 
 
 def test_another_target_s_head_is_refused() -> None:

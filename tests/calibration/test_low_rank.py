@@ -10,8 +10,6 @@ from rdk_cuda.calibration import low_rank_factors
 
 from . import tiny_pair as tiny
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 HEAD = tiny.full_head()
 WEIGHT, BIAS = HEAD
 

@@ -14,8 +14,6 @@ from rdk_cuda.vocabulary import Vocabulary
 from . import tiny_pair as tiny
 from .tiny_pair import V_T
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def _covariance(samples, temperature):
     p = tiny.target_probs(samples, temperature)

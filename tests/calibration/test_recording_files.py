@@ -9,11 +9,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from rdk_cuda.recipes.shards import SUMS, RecordingError, recorded_temperatures
+from rdk_cuda.recipes.shards import SUMS, RecordingError
 
 from .bigram_recordings import recorded
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _altered(path: Path, **changes: object) -> None:
@@ -65,14 +63,20 @@ SAMPLES = "samples-00000.safetensors"
         (SAMPLES, {"hidden": _with(torch.nan)}, "hidden has the value nan"),
         (SAMPLES, {"logits": _with(torch.inf)}, "logits has the value inf"),
         (SAMPLES, {"log_normalizers": _with(-torch.inf)}, "log_normalizers has the value -inf"),
+        *((file, share, "not a complete s") for file in (SUMS, SAMPLES) for share in (0.0, 0.999)),
     ],
 )
 def test_a_bad_state_is_refused(
-    tmp_path: Path, file: str, changes: dict[str, object], sentence: str
+    tmp_path: Path, file: str, changes: dict[str, object] | float, sentence: str
 ) -> None:
+    """Some are cut to a share of their length."""
     path = tmp_path / "state"
     recorded(samples=20, state=path)
-    _altered(path / file, **changes)
+    if isinstance(changes, float):
+        content = (path / file).read_bytes()
+        (path / file).write_bytes(content[: int(len(content) * changes)])
+    else:
+        _altered(path / file, **changes)
     with pytest.raises(RecordingError, match=f"{sentence}.*delete it to begin anew") as info:
         recorded(samples=20, state=path)
     assert str(path) in str(info.value)
@@ -89,24 +93,6 @@ def test_ids_of_likeliest_tokens_are_checked_where_they_are_saved(
     _altered(path / SAMPLES, targets=_with(40))
     with pytest.raises(RecordingError, match="targets has the value 40"):
         recorded(samples=20, state=path)
-
-
-@pytest.mark.parametrize("file", [SUMS, SAMPLES])
-@pytest.mark.parametrize("share", [0.0, 0.999])
-def test_a_file_that_was_cut_short_is_refused(tmp_path: Path, file: str, share: float) -> None:
-    path = tmp_path / "recording"
-    recorded(samples=20, state=path)
-    content = (path / file).read_bytes()
-    (path / file).write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(RecordingError, match="not a complete safetensors file"):
-        recorded(samples=20, state=path)
-
-
-def test_a_recording_of_an_earlier_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "recording"
-    path.write_bytes(b"a file")
-    with pytest.raises(RecordingError, match=r"is a file; needs a folder .*reads the text anew"):
-        recorded_temperatures(path)
 
 
 def test_it_takes_four_bytes_for_each_logit_and_a_full_disk_is_found_first(

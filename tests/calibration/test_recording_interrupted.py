@@ -23,8 +23,6 @@ from .bigram_recordings import (
     windows_of,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class StopReading(Exception):  # noqa: N818
     pass

@@ -13,13 +13,10 @@ from rdk_cuda import ScreenedTokens, Vocabulary
 from rdk_cuda.calibration import Options, low_rank_factors, screens_within
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.dynamic_tokens import screens_of
-from rdk_cuda.recipes.choose import sampled_acceptance
 from rdk_cuda.recipes.report.rows import head_cost
 from rdk_cuda.recipes.stages.pruning import DYNAMIC, PRUNED, RECOMMENDED, VIRTUAL, Method, Pruning
 
-from .markov_pair import TEMPERATURES, MarkovPair, material
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+from .markov_pair import TEMPERATURES, MarkovPair, material, rate
 
 SIZE, D = 2000, 64
 VOCABULARY = Vocabulary(range(0, SIZE, 10), SIZE)
@@ -85,17 +82,12 @@ def _pruning(options: Options = SMALL, pair: MarkovPair = PAIR) -> Pruning:
     return Pruning(material(pair), PAIR.likeliest(), options)
 
 
-def _rate(pruning: Pruning, drafter: PrunedDrafter, temperature: float) -> float:
-    rates = sampled_acceptance(pruning.samples, drafter, pruning.full_head, temperature)
-    return float(rates.double().mean())
-
-
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_a_screen_joins_the_dynamic_tokens_where_it_helps(temperature: float) -> None:
     screening, without = _pruning(), _pruning(replace(SMALL, screen=0.0))
     rates = {
         name: [
-            _rate(one, one.method(name, temperature).drafter, temperature)
+            rate(one, one.method(name, temperature).drafter, temperature)
             for one in (without, screening)
         ]
         for name in (PRUNED, DYNAMIC, VIRTUAL, RECOMMENDED)
@@ -123,9 +115,7 @@ def test_where_the_screen_misleads_the_recommended_is_not_below_the_pruned() -> 
     for temperature in (*TEMPERATURES, 0.0):
         recommended = pruning.method(RECOMMENDED, temperature).drafter
         assert not list(screens_of(recommended.dynamic_tokens))
-        assert _rate(pruning, recommended, temperature) >= _rate(
-            pruning, pruning.plain, temperature
-        )
+        assert rate(pruning, recommended, temperature) >= rate(pruning, pruning.plain, temperature)
 
 
 def test_what_a_second_look_reads_is_counted_in_the_cost() -> None:
@@ -135,9 +125,3 @@ def test_what_a_second_look_reads_is_counted_in_the_cost() -> None:
     cost = head_cost(method, HEAD, 5.0, torch.float32)
     assert cost.screen_bytes_each == screen.bytes_each == 2 * 32 * 26
     assert plain.screen_bytes_each == 0
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.5])
-def test_shares_outside_0_and_1_are_refused(share: float) -> None:
-    with pytest.raises(ValueError, match=f"Options: screen is {share}; needs a share from 0 to 1"):
-        Options(screen=share)

@@ -14,8 +14,6 @@ from rdk_cuda.recipes.stages import tree
 from rdk_cuda.recipes.stages.tree import ExpectedTree, expected_tree
 from tests.calibration.test_lengths import HEAD, PRUNED, samples
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 HERE = PRUNED, (HEAD, None)
 
 

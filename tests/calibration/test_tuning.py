@@ -13,8 +13,6 @@ from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.recipes.choose import hurts
 from rdk_cuda.recipes.recording import Samples
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 # The target always emits token 0. Of the drafter with the head `TRUSTING`, it accepts sigmoid(h)
 # where the hidden state is h; of the other half.
 VOCABULARY = Vocabulary.identity(2)
@@ -75,11 +73,8 @@ def test_positions_of_a_document_are_no_evidence_about_others() -> None:
     assert not said_to_hurt(gains)
 
 
-def test_one_document_decides_nothing() -> None:
+def test_one_document_decides_nothing_and_what_differs_nowhere_is_not_worth_its_cost() -> None:
     assert not said_to_hurt(torch.full((1, 50), -0.3))
     assert said_to_hurt(torch.full((2, 50), -0.3))
-
-
-def test_what_differs_nowhere_is_not_worth_its_cost() -> None:
     assert said_to_hurt(torch.zeros(3, 4))
     assert not said_to_hurt(torch.full((3, 4), 0.1))

@@ -22,8 +22,6 @@ from rdk_cuda.recipes.stages.virtual_masses import virtual_masses
 
 from . import tiny_pair as tiny
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 OFF = -math.inf
 HEAD = tiny.full_head()
 
@@ -211,12 +209,10 @@ class TestRefinement:
         refined = refine_virtual(samples, drafter, HEAD, 1.0)
         assert _rate(held, refined) >= _rate(held, drafter) - 1e-6
 
-    def test_what_cannot_be_judged_is_not_changed(self):
+    def test_what_cannot_be_judged_is_not_changed_and_what_is_off_stays_off(self):
         samples = tiny.samples(documents=1)
         drafter = _drafter(samples)
         assert refine_virtual(samples, drafter, HEAD, 1.0) is drafter
-
-    def test_what_is_off_stays_off(self):
         samples = tiny.samples()
         drafter = with_offsets(_drafter(samples), [0.0, OFF, 0.0, 0.0])
         refined = refine_virtual(samples, drafter, HEAD, 1.0)

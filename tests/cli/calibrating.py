@@ -42,6 +42,16 @@ def command(models: Pair, text: list[Path], output: Path, *options: object) -> l
     return ["calibrate", *map(str, (*chosen, *small, *options))]
 
 
+def in_one_thread(argv: list[str]) -> None:
+    """Runs a command for a fixture of many tests: the models are tiny."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert main(argv) == 0
+    finally:
+        torch.set_num_threads(threads)
+
+
 def settings_of(directory: Path) -> dict[str, Any]:
     """What `calibration.json` says."""
     settings: dict[str, Any] = json.loads((directory / "calibration.json").read_text())["settings"]

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
 
-from rdk_cuda.__main__ import main
 from rdk_cuda.recipes.inputs import pairs
 
-from .calibrating import Pair, command, write_texts
+from .calibrating import Pair, command, in_one_thread, write_texts
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +42,5 @@ def calibrated(
 ) -> Calibrated:
     """Not to be changed."""
     folder = tmp_path_factory.mktemp("calibrated")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    held_out = ("--held-out", *texts[4:])
-    assert main(command(directories, texts[:4], folder / "out", *held_out)) == 0
-    torch.set_num_threads(threads)
+    in_one_thread(command(directories, texts[:4], folder / "out", "--held-out", *texts[4:]))
     return Calibrated(folder, texts[:4], texts[4:])

@@ -27,6 +27,7 @@ from rdk_cuda.integrations.huggingface.saved_drafter import (
     load_drafter,
     load_pruned,
 )
+from rdk_cuda.recipes.errors import InputError
 from rdk_cuda.recipes.inputs.documents import (
     WINDOW,
     Document,
@@ -74,8 +75,15 @@ def assert_greedy_decoding_is_the_targets_own(saved: Path, tiny: ModelPair, text
     assert statistics.tokens == 40
 
 
-def test_dynamic_tokens_come_back_with_their_table(calibrated: Calibrated, tiny: ModelPair) -> None:
-    drafter, _ = load_pruned(calibrated.saved)
+def test_a_saved_drafter_has_what_was_asked_for_and_says_how_it_was_made(
+    calibrated: Calibrated, tiny: ModelPair
+) -> None:
+    """Special tokens and bytes are kept, and dynamic tokens come back with their table."""
+    always = indispensable_tokens(tiny.tokenizer)
+    assert always.numel() == 257
+    drafter, settings = load_pruned(calibrated.saved)
+    assert drafter.vocabulary.draft_size == 300
+    assert bool(torch.isin(always, drafter.vocabulary.kept).all())
     assert drafter.dynamic_tokens is not None
     pruned = drafter.vocabulary.pruned.tolist()
     found = drafter.dynamic_tokens([[*pruned[:20], 5]])[0].tolist()
@@ -84,18 +92,6 @@ def test_dynamic_tokens_come_back_with_their_table(calibrated: Calibrated, tiny:
     kept = set(drafter.vocabulary.kept.tolist())
     follower = next(pair for pair in pairwise(ids) if pair[1] not in kept)
     assert follower[1] in drafter.dynamic_tokens([[follower[0]]])[0].tolist()
-
-
-def test_special_tokens_and_bytes_are_always_kept(calibrated: Calibrated, tiny: ModelPair) -> None:
-    always = indispensable_tokens(tiny.tokenizer)
-    assert always.numel() == 257
-    drafter, _ = load_pruned(calibrated.saved)
-    assert drafter.vocabulary.draft_size == 300
-    assert bool(torch.isin(always, drafter.vocabulary.kept).all())
-
-
-def test_settings_say_what_was_read_and_with_which_versions(calibrated: Calibrated) -> None:
-    settings = settings_of(calibrated.saved)
     assert settings["versions"]["rdk_cuda"] == rdk_cuda.__version__
     assert settings["versions"]["torch"] == torch.__version__
     assert settings["text"] == sources(calibrated.text)
@@ -241,6 +237,8 @@ def test_windows_are_as_long_as_most_of_the_text_allows() -> None:
     assert window_length(documents([297, 300, 299, 298]), 4096, 4) == 297
     assert window_length(documents([100] * 9 + [20]), 4096, 4) == 100
     assert window_length(documents([4, 4, 4, 8]), 4096, 4) == 6
+    with pytest.raises(InputError, match="at most 5 tokens are read at once; needs at least 6"):
+        window_length(documents([9]), 5, 4)
 
 
 # Which tokens are kept.
@@ -268,47 +266,38 @@ def test_tokens_can_be_named_and_indispensable_ones_join_them(
     assert drafter.vocabulary.draft_ids[:3].tolist() == [399, 300, 7]
 
 
-def test_all_tokens_can_be_kept(calibrated: Calibrated, directories: Pair, tmp_path: Path) -> None:
-    argv = command(directories, calibrated.text, tmp_path / "out", "--keep", 1)
-    assert main(argv) == 0
-    _, drafter, _ = load_drafter(tmp_path / "out")
-    assert drafter.affinity.draft_size == 400
-    assert drafter.dynamic_tokens is None
-
-
-@pytest.mark.ci
-def test_a_temperature_at_which_no_pruned_token_has_mass_needs_no_virtual_ones(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path
+@pytest.mark.parametrize(
+    ("options", "columns", "dynamic"),
+    [
+        ("--keep 1", 400, None),
+        # A temperature at which no pruned token has mass needs no virtual ones.
+        pytest.param("--temperature 1e-5", 300, None, marks=pytest.mark.ci),
+        # More of everything than there is means all of it.
+        pytest.param(
+            "--virtual 1000000000000 --dynamic 1000000000000 --positions 1000000000000 "
+            "--keep-by variance",
+            400,
+            400,
+            marks=pytest.mark.ci,
+        ),
+        ("--dynamic 0", 308, None),  # as `rdk_cuda.integrations.sglang` needs it
+    ],
+)
+def test_a_drafter_has_as_many_columns_as_options_and_text_make_possible(
+    options: str,
+    columns: int,
+    dynamic: int | None,
+    calibrated: Calibrated,
+    directories: Pair,
+    tmp_path: Path,
 ) -> None:
-    argv = command(directories, calibrated.text, tmp_path / "out", "--temperature", 1e-5)
-    assert main(argv) == 0
-    _, drafter, _ = load_drafter(tmp_path / "out")
-    assert drafter.affinity.draft_size == 300
-
-
-@pytest.mark.ci
-def test_more_of_everything_than_there_is_means_all_of_it(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path
-) -> None:
-    many = ("--virtual", 10**12, "--dynamic", 10**12, "--positions", 10**12)
-    argv = command(directories, calibrated.text, tmp_path / "out", *many)
-    assert main([*argv, "--keep-by", "variance"]) == 0
-    _, drafter, settings = load_drafter(tmp_path / "out")
-    assert drafter.affinity.draft_size == 300 + 100
-    assert drafter.dynamic_tokens is not None
-    assert drafter.dynamic_tokens([[5]]).shape == (1, 400)
-    assert settings["keep_by"] == "variance"
-
-
-def test_without_dynamic_tokens_a_drafter_has_none(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path
-) -> None:
-    """As `rdk_cuda.integrations.sglang` needs it."""
-    assert main(command(directories, calibrated.text, tmp_path / "out", "--dynamic", 0)) == 0
+    assert main(command(directories, calibrated.text, tmp_path / "out", *options.split())) == 0
     drafter, settings = load_pruned(tmp_path / "out")
-    assert drafter.dynamic_tokens is None
-    assert settings["dynamic"] == 0
-    assert settings["figures"][-1]["dynamic_columns"] == 0
+    source = drafter.dynamic_tokens
+    assert drafter.affinity.draft_size == columns
+    assert (None if source is None else source([[5]]).shape[1]) == dynamic
+    assert (settings["figures"][-1]["dynamic_columns"] == 0) == (dynamic is None)
+    assert settings["keep_by"] == ("variance" if "variance" in options else "probability")
 
 
 @pytest.mark.ci

@@ -54,8 +54,6 @@ def test_an_interruption_while_writing_keeps_what_was_read_for_the_same_argument
         assert not output.exists()
         return answer
 
-    answer = refused([*argv, "--temperature", "1", "0.5"])
-    assert "has the text at --temperature 1, not at 0.5; give some of these, or" in answer
     answer = refused([*argv, "--seed", "3"])
     assert "is of another run: --seed was 0 and is 3. Give the same to go on, or" in answer
     copy = shutil.copytree(pair[1], tmp_path / "copy")
@@ -64,19 +62,3 @@ def test_an_interruption_while_writing_keeps_what_was_read_for_the_same_argument
     )
     os.utime(pair[1] / "model.safetensors")  # as if it had been trained on
     assert "the pair, or how it reads (--target, --drafter, " in refused(argv)
-
-
-def test_a_damaged_state_is_refused_with_what_to_delete(
-    directories: Pair, files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    state = tmp_path / "out.recording.tmp"
-    state.write_bytes(b"of an earlier version")
-    answer = refusal(capsys, command(directories, files, tmp_path / "out"))
-    assert f"{state} is a file; needs a folder" in answer
-    assert "move or delete it to begin anew" in answer
-    state.unlink()
-    state.mkdir()
-    (state / "sums.safetensors").write_bytes(b"\x08" + bytes(100))
-    answer = refusal(capsys, command(directories, files, tmp_path / "out"))
-    assert f"{state}/sums.safetensors is not a complete safetensors file" in answer
-    assert "move or delete it to begin anew" in answer

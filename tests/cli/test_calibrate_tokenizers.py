@@ -20,7 +20,7 @@ from rdk_cuda.recipes.stages.tokenizers import INTERSECTION, LEVEL, PREFIX
 from tests.tiny_models import save_model
 from tests.trained_tokenizers import byte_level
 
-from .calibrating import refusal, settings_of
+from .calibrating import in_one_thread, refusal, settings_of
 
 Pair = tuple[Path, Path]
 
@@ -44,10 +44,7 @@ def command(both: Pair, texts: list[Path], out: Path, *options: object) -> list[
 @pytest.fixture(scope="module")
 def saved(both: Pair, texts: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("calibrated") / "out"
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    assert main(command(both, texts, out)) == 0
-    torch.set_num_threads(threads)
+    in_one_thread(command(both, texts, out))
     return out
 
 
@@ -88,8 +85,8 @@ def test_what_was_written_decodes_as_the_target_alone(
     assert sampled.drafted[0] > 0
 
 
-def test_evaluate_measures_what_calibrate_did(
-    saved: Path, both: Pair, texts: list[Path], tmp_path: Path
+def test_evaluate_measures_and_inspect_tells_what_calibrate_did(
+    saved: Path, both: Pair, texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = (saved, "--target", both[0], "--text", texts[4], "--output", tmp_path)
     assert main(["evaluate", *map(str, argv)]) == 0
@@ -100,14 +97,10 @@ def test_evaluate_measures_what_calibrate_did(
     assert found.keys() == {INTERSECTION, PREFIX, settings["method"]}
     # The fifth of the texts is the one that calibrate held out by itself.
     assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-6)
-
-
-def test_inspect_says_what_the_tokenizers_have_in_common(
-    saved: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    capsys.readouterr()
     assert main(["inspect", str(saved)]) == 0
     said = capsys.readouterr().out
-    share = settings_of(saved)["common"]["target_mass"]
+    share = settings["common"]["target_mass"]
     assert f"these have {share:.1%} of the target's mean probability" in said
     assert f" {SIZE}\n" in said
 
@@ -122,21 +115,12 @@ def test_several_temperatures_are_written_next_to_each_other(
     assert capsys.readouterr().out.count("The tokenizers differ.") == 2
 
 
-@pytest.mark.parametrize("option", [("--keep", 0.5), ("--virtual", 8), ("--draft-cost", 0.2)])
-def test_pruning_is_refused(
-    both: Pair,
-    texts: list[Path],
-    tmp_path: Path,
-    option: tuple[Any, ...],
-    capsys: pytest.CaptureFixture[str],
+def test_pruning_and_another_target_are_refused(
+    saved: Path, both: Pair, texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = refusal(capsys, command(both, texts, tmp_path / "out", *option))
-    assert f"{option[0]}: prunes a drafter with the target's tokenizer, and " in line
-
-
-def test_evaluate_refuses_another_target(
-    saved: Path, both: Pair, texts: list[Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+    for option in (("--keep", 0.5), ("--virtual", 8), ("--draft-cost", 0.2)):
+        line = refusal(capsys, command(both, texts, tmp_path / "out", *option))
+        assert f"{option[0]}: prunes a drafter with the target's tokenizer, and " in line
     argv = ("--text", texts[4], "--output", tmp_path, "--target")
     line = refusal(capsys, ["evaluate", *map(str, (saved, *argv, both[1]))])
     assert "leads from a drafter's 2010 tokens to the 400 of another tokenizer" in line

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,13 +35,12 @@ def test_alone_it_lists_all_commands_with_a_line_each(capsys: pytest.CaptureFixt
         assert re.search(rf"^ +{name}\s+\w+ \w+", captured.err, re.MULTILINE), captured.err
 
 
-def test_what_the_extras_install_is_not_imported_before_a_command_needs_it() -> None:
-    extras = ("transformers", "tokenizers", "sklearn", "matplotlib", "rich")
-    program = "import sys, rdk_cuda.__main__; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    imported = done.stdout.split()
-    assert "rdk_cuda.cli.arguments" in imported
-    assert not [name for name in extras if name in imported]
+EXTRAS = {"transformers", "tokenizers", "sklearn", "matplotlib", "rich"}
+
+
+def imported(importtime: str) -> set[str]:
+    """The modules that `python -X importtime` tells."""
+    return {line.rpartition("|")[2].strip() for line in importtime.splitlines()}
 
 
 @pytest.mark.parametrize("asked", ["--help", "--version", *(f"{name} --help" for name in COMMANDS)])
@@ -49,71 +48,34 @@ def test_help_and_version_do_not_wait_for_torch(asked: str) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "rdk_cuda", *asked.split()]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "rdk_cuda.cli.arguments" in imported
-    assert not imported & {"torch", "numpy", "safetensors"}
+    modules = imported(done.stderr)
+    assert "rdk_cuda.cli.arguments" in modules
+    assert not modules & {"torch", "numpy", "safetensors", *EXTRAS}
     assert ("rdk_cuda 0." if asked == "--version" else "usage: python -m rdk_cuda") in done.stdout
 
 
-def test_control_a_command_in_a_process_of_its_own_has_all_that_it_needs(tmp_path: Path) -> None:
+def test_control_a_command_in_a_process_of_its_own_has_what_it_needs_and_no_extra(
+    tmp_path: Path,
+) -> None:
     Affinity.intersection(Vocabulary([3, 1], 41)).save(tmp_path / "--help")
-    command = [sys.executable, "-m", "rdk_cuda", "inspect", "--", "--help"]
+    command = [sys.executable, "-X", "importtime", "-m", "rdk_cuda", "inspect", "--", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=with_path())
     assert "target tokens (V_t)" in done.stdout, done.stderr
-    # A program of another name that imports rdk_cuda gets all of it.
+    assert "torch" in imported(done.stderr)
+    # A program of another name that imports rdk_cuda gets all of it, but what the extras install.
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "__init__.py").write_text("import rdk_cuda\nrdk_cuda.Affinity\n")
+    (tmp_path / "other" / "__init__.py").write_text("import rdk_cuda.__main__\nrdk_cuda.Affinity\n")
     (tmp_path / "other" / "__main__.py").write_text("print('ran')\n")
-    command = [sys.executable, "-m", "other", "--help"]
+    command = [sys.executable, "-X", "importtime", "-m", "other", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=with_path())
     assert done.stdout == "ran\n", done.stderr
+    assert "rdk_cuda.cli.arguments" in imported(done.stderr)
+    assert not imported(done.stderr) & EXTRAS
 
 
 def with_path() -> dict[str, str]:
     """The environment, from which this rdk_cuda is found in every folder."""
     return {**os.environ, "PYTHONPATH": str(Path(rdk_cuda.__file__).parents[1])}
-
-
-# Errors speak of options, not of functions.
-
-
-def of_another_format(saved: Path) -> None:
-    (saved / "calibration.json").write_text('{"format": "other"}')
-
-
-def with_a_cut_file(saved: Path) -> None:
-    file = saved / "pruned_drafter.safetensors"
-    file.write_bytes(file.read_bytes()[:-10])
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        shutil.rmtree,
-        lambda saved: (saved / "calibration.json").unlink(),
-        lambda saved: (saved / "pruned_drafter.safetensors").unlink(),
-        of_another_format,
-        with_a_cut_file,
-    ],
-)
-def test_what_is_no_saved_drafter_is_refused_in_words_of_the_command_line(
-    calibrated: Calibrated,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    spoil: Callable[[Path], object],
-) -> None:
-    saved = tmp_path / "saved"
-    shutil.copytree(calibrated.saved, saved)
-    spoil(saved)
-    text = ("--text", str(calibrated.text[0]), "--output", str(tmp_path / "output"))
-    commands = [["evaluate", str(saved), "--target", str(directories[0]), *text]]
-    if saved.exists():
-        commands += [["inspect", str(saved)]]
-    for argv in commands:
-        answer = refusal(capsys, argv)
-        assert str(saved) in answer
-        assert not re.search("load_drafter|save_drafter", answer), answer
 
 
 # A model's directory may bring code along. No command runs it, whatever is typed.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -26,8 +27,9 @@ from rdk_cuda.recipes.inputs.pairs import ModelPair
 from rdk_cuda.recipes.report.rows import FIELDS
 from rdk_cuda.recipes.timing import Times
 from tests import interruptible
+from tests.tiny_models import save_model, save_tokenizer
 
-from .calibrating import Pair, refusal, sources, write_texts
+from .calibrating import Pair, digests, refusal, sources, write_texts
 from .conftest import Calibrated
 
 METHODS = ["full drafter", "pruned drafter", "virtual+dynamic"]
@@ -281,76 +283,6 @@ def spoiled(calibrated: Calibrated, tmp_path: Path) -> Path:
     return Path(shutil.copytree(calibrated.saved, tmp_path / "saved"))
 
 
-@pytest.fixture
-def refused(
-    calibrated: Calibrated,
-    spoiled: Path,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> Callable[..., str]:
-    """What is answered to some options, and after the copy was spoiled."""
-
-    def run(*options: object, target: Path = directories[0]) -> str:
-        output = tmp_path / "output"
-        argv = arguments(calibrated, target, output, *options, saved=spoiled)
-        answer = refusal(capsys, argv)
-        assert not output.exists() or list(output.iterdir()) == []
-        return answer
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--temperature", "-1"], "--temperature: got '-1'; needs a temperature, 0 for greedy"),
-        (["--temperature", "1e-40"], "acceptance at temperature 1e-40 is NaN; needs models"),
-        (["--positions", "0"], "--positions: got '0'; needs a whole number, at least 1"),
-        (["--draft-length", "400"], "tokens; needs at least 402 with --draft-length 400"),
-        (["--text", "nowhere.txt"], "--text nowhere.txt: No such file or directory"),
-        (["--text", "/dev/null"], "is empty"),
-    ],
-)
-def test_options_out_of_range_are_named(
-    refused: Callable[..., str], options: list[str], message: str
-) -> None:
-    assert message in refused(*options)
-
-
-def test_a_target_of_another_vocabulary_is_refused(
-    refused: Callable[..., str], tmp_path: Path
-) -> None:
-    from tests.tiny_models import save_model, save_tokenizer
-
-    other = tmp_path / "other"
-    save_model(other, hidden=16, seed=1, vocabulary=408)
-    save_tokenizer(other, 408)
-    assert "predicts 408 tokens and the drafter 400" in refused(target=other)
-    save_model(other, hidden=16, seed=1)
-    save_tokenizer(other, 399)
-    assert "the tokenizers differ in " in refused(target=other)
-
-
-def test_a_drafter_of_another_width_than_its_head_is_refused(
-    refused: Callable[..., str], spoiled: Path
-) -> None:
-    from tests.tiny_models import save_model
-
-    save_model(spoiled / "drafter", hidden=12, seed=1)
-    assert "is [400, 12]; needs [V_t, d] = [400, 8]" in refused()
-
-
-def test_an_output_that_is_a_file_is_refused(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "file"
-    file.write_text("mine")
-    answer = refusal(capsys, arguments(calibrated, directories[0], file))
-    assert f"--output {file}: is a file; needs a directory" in answer
-    assert file.read_text() == "mine"
-
-
 def altered(directory: Path, change: Callable[[dict[str, Any]], None]) -> None:
     file = directory / "calibration.json"
     content = json.loads(file.read_text())
@@ -358,9 +290,79 @@ def altered(directory: Path, change: Callable[[dict[str, Any]], None]) -> None:
     file.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize("value", ["warm", -1, True])
-def test_a_temperature_that_was_altered_is_refused(
-    refused: Callable[..., str], spoiled: Path, value: object
+def warm(value: object) -> Callable[[Path], None]:
+    return lambda saved: altered(saved, lambda settings: settings.update(temperature=value))
+
+
+def other_target(vocabulary: int, tokens: int) -> Callable[[Path], None]:
+    def make(saved: Path) -> None:
+        save_model(saved.with_name("other"), hidden=16, seed=1, vocabulary=vocabulary)
+        save_tokenizer(saved.with_name("other"), tokens)
+
+    return make
+
+
+def of_another_format(saved: Path) -> None:
+    (saved / "calibration.json").write_text('{"format": "other"}')
+
+
+def with_a_cut_file(saved: Path) -> None:
+    file = saved / "pruned_drafter.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+BROKEN: tuple[Callable[[Path], object], ...] = (
+    lambda saved: (saved / "calibration.json").unlink(),
+    lambda saved: (saved / "pruned_drafter.safetensors").unlink(),
+    of_another_format,
+    with_a_cut_file,
+)
+BAD: list[tuple[Callable[[Path], object], str, str]] = [
+    (shutil.rmtree, "", "saved"),
+    *((change, "", "saved") for change in BROKEN),
+    (str, "--temperature -1", "--temperature: got '-1'; needs a temperature, 0 for greedy"),
+    (str, "--temperature 1e-40", "acceptance at temperature 1e-40 is NaN; needs models"),
+    (str, "--positions 0", "--positions: got '0'; needs a whole number, at least 1"),
+    (str, "--draft-length 400", "tokens; needs at least 402 with --draft-length 400"),
+    (str, "--text nowhere.txt", "--text nowhere.txt: No such file or directory"),
+    (str, "--text /dev/null", "is empty"),
+    (other_target(408, 408), "--target other", "predicts 408 tokens and the drafter 400"),
+    (other_target(400, 399), "--target other", "the tokenizers differ in "),
+    (
+        lambda saved: save_model(saved / "drafter", hidden=12, seed=1),
+        "",
+        "is [400, 12]; needs [V_t, d] = [400, 8]",
+    ),
+    (
+        lambda saved: saved.with_name("mine").write_text("mine"),
+        "--output mine",
+        "--output mine: is a file; needs a directory",
+    ),
+    *(
+        (warm(value), "", f"calibration.json: temperature is {value!r}; needs a number")
+        for value in ("warm", -1, True)
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "options", "message"), BAD)
+def test_bad_input_is_refused_in_one_line_that_names_it(
+    change: Callable[[Path], object],
+    options: str,
+    message: str,
+    calibrated: Calibrated,
+    spoiled: Path,
+    directories: Pair,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    altered(spoiled, lambda settings: settings.update(temperature=value))
-    assert f"calibration.json: temperature is {value!r}; needs a number" in refused()
+    monkeypatch.chdir(tmp_path)
+    change(spoiled)
+    before = digests(tmp_path)
+    argv = arguments(calibrated, directories[0], Path("output"), *options.split(), saved=spoiled)
+    asked = [argv, ["inspect", str(spoiled)]] if change in BROKEN else [argv]
+    for answer in (refusal(capsys, argv) for argv in asked):
+        assert message in answer
+        assert not re.search("load_drafter|save_drafter", answer)  # words of the command line
+    assert digests(tmp_path) == before

@@ -23,11 +23,6 @@ from tests.gguf_files import WINDOW, gemma, save_gguf
 from .calibrating import command, refusal, write_texts
 
 
-@pytest.fixture(autouse=True)
-def _in_one_thread(one_thread: None) -> None:
-    """The models are tiny."""
-
-
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GGUF file, alone in its folder but for a folder of its tokenizer."""

@@ -35,8 +35,6 @@ from tests.calibration.markov_pair import (
     windows,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PAIR = MarkovPair.random()
 NAMES = (FULL, PRUNED, DYNAMIC, VIRTUAL, RECOMMENDED)
 ALL_TEMPERATURES = (*TEMPERATURES, 0.0)
@@ -77,44 +75,26 @@ def _brute_force(drafter: PrunedDrafter, window: Window, temperature: float) -> 
     return torch.tensor(rates, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("temperature", ALL_TEMPERATURES)
-def test_measured_acceptance_equals_brute_force(temperature: float) -> None:
-    drafters = _drafters(PAIR.documents(), temperature)
-    text = windows(PAIR.documents(3, 12, seed=41))
-    measured = measure_acceptance(PAIR.read, PAIR.full_head, {temperature: drafters}, text)
-    rates = measured[temperature]
-    assert rates.shape == (len(NAMES), 3, 12)
-    named = [drafter.dynamic_tokens is not None for drafter in drafters]
-    assert named == [False, False, True, False, True]
-    for drafter, of_drafter in zip(drafters, rates, strict=True):
-        expected = torch.stack([_brute_force(drafter, window, temperature) for window in text])
-        torch.testing.assert_close(of_drafter.double(), expected, rtol=0, atol=2e-6)
-
-
-def test_temperatures_are_measured_side_by_side() -> None:
-    text = windows(PAIR.documents(2, 10, seed=41))
+def test_measured_and_sampled_acceptance_equal_brute_force_at_all_temperatures_at_once() -> None:
+    """Of a text that was recorded whole: all positions and all targets, in its order."""
+    documents = PAIR.documents(3, 12)
     by_temperature = {
-        temperature: _drafters(PAIR.documents(3), temperature)[: 2 + int(temperature)]
+        temperature: _drafters(documents, temperature)[int(temperature) :]
         for temperature in ALL_TEMPERATURES
     }
-    together = measure_acceptance(PAIR.read, PAIR.full_head, by_temperature, text)
+    named = [drafter.dynamic_tokens is not None for drafter in by_temperature[0.0]]
+    assert named == [False, False, True, False, True]
+    text, samples = windows(documents), material(PAIR, documents).recording.samples
+    assert samples.targets.shape == (3 * 12, V)
+    measured = measure_acceptance(PAIR.read, PAIR.full_head, by_temperature, text)
     for temperature, drafters in by_temperature.items():
-        alone = measure_acceptance(PAIR.read, PAIR.full_head, {temperature: drafters}, text)
-        assert torch.equal(together[temperature], alone[temperature])
-
-
-@pytest.mark.parametrize("temperature", ALL_TEMPERATURES)
-def test_samples_of_everything_say_the_same(temperature: float) -> None:
-    """All positions and all targets are recorded, in the text's order."""
-    documents = PAIR.documents(4, 15)
-    drafters = _drafters(documents, temperature)
-    samples = material(PAIR, documents).recording.samples
-    assert samples.targets.shape == (4 * 15, V)
-    text = windows(documents)
-    measured = measure_acceptance(PAIR.read, PAIR.full_head, {temperature: drafters}, text)
-    for drafter, rates in zip(drafters, measured[temperature], strict=True):
-        sampled = sampled_acceptance(samples, drafter, PAIR.full_head, temperature)
-        torch.testing.assert_close(sampled.view(4, 15), rates, rtol=0, atol=1e-6)
+        rates = measured[temperature]
+        assert rates.shape == (len(drafters), 3, 12)
+        for drafter, of_drafter in zip(drafters, rates, strict=True):
+            expected = torch.stack([_brute_force(drafter, window, temperature) for window in text])
+            sampled = sampled_acceptance(samples, drafter, PAIR.full_head, temperature)
+            for found in (of_drafter, sampled.view(3, 12)):
+                torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-6)
 
 
 def test_a_share_is_paired_so_it_is_exact_where_documents_differ_but_ratios_do_not() -> None:

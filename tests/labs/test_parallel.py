@@ -44,7 +44,6 @@ from rdk_cuda.labs.parallel_decoder import (
 from .simulated_workers import ConfusedWorkers, SimulatedWorkers, ThreadProcess, interrupted
 
 SIZE, PROMPT = TARGET.size, [2, 4]
-SLOW = pytest.mark.night
 
 
 def target() -> TableModel:
@@ -73,7 +72,7 @@ def test_pieces_are_one_verify_to_the_bit(
     prompts, most = [PROMPT, [1], [0, 3, 5]], [60, 1, 40]
     asked: dict[str, Any] = {
         "max_new_tokens": most,
-        "temperature": [1.0, 0.7, 0.9],
+        "temperature": [1.0, 0.0, 0.9],
         "top_p": 0.95,
         "seeds": [3, 4, 5],
         "eos": [[], [], [2]],
@@ -98,13 +97,6 @@ def test_pieces_are_one_verify_to_the_bit(
     assert counted.out_of_vocabulary == replayed.out_of_vocabulary > 0
     workers: Any = ours._workers
     assert workers.lost > 0
-
-
-def test_greedy_tokens_are_the_targets_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = SpeculativeDecoder(target(), draft_length=0)
-    asked: dict[str, Any] = {"max_new_tokens": 50, "temperature": 0.0, "seeds": 0}
-    found = parallel(monkeypatch).generate([PROMPT], **asked).tokens
-    assert found == alone.generate([PROMPT], **asked).tokens
 
 
 def test_behind_a_token_that_the_drafter_cannot_read_nothing_is_drafted(
@@ -151,30 +143,18 @@ def p_value(
     return chi_square(counts, joint(PEAKED, [2, 3], 2))
 
 
-SAMPLES = [2_000, pytest.param(10_000, marks=SLOW)]
+def test_delays_cancellations_and_deaths_are_lossless(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert p_value(monkeypatch, 10_000, SimulatedWorkers) > FALSE_ALARM
 
 
-@pytest.mark.parametrize("samples", SAMPLES)
-def test_delays_cancellations_and_deaths_are_lossless(
-    samples: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert p_value(monkeypatch, samples, SimulatedWorkers) > FALSE_ALARM
-
-
-@pytest.mark.parametrize("samples", SAMPLES)
-def test_control_the_same_key_after_a_rejection_is_caught(
-    samples: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_control_the_same_key_after_a_rejection_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rdk_cuda._ops, "step_keys", lambda seeds, positions: seeds)
     monkeypatch.setattr(DrafterChain, "_rows_for", lambda *step: None)  # keys are made in Python
-    assert p_value(monkeypatch, samples, SimulatedWorkers) < CAUGHT
+    assert p_value(monkeypatch, 10_000, SimulatedWorkers) < CAUGHT
 
 
-@pytest.mark.parametrize("samples", SAMPLES)
-def test_control_answers_to_a_cancelled_run_are_caught(
-    samples: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert p_value(monkeypatch, samples, ConfusedWorkers) < CAUGHT
+def test_control_answers_to_a_cancelled_run_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert p_value(monkeypatch, 10_000, ConfusedWorkers) < CAUGHT
 
 
 @pytest.mark.parametrize(
