@@ -73,8 +73,7 @@ class RecurrentCache(SlotCache):
         self._settle()
         counts = real.sum(1).tolist()
         # Copies, since mixers write over what they are given.
-        everyone = torch.arange(len(real), device="cpu")
-        before = {at: rows_of(self._states(at), everyone) for at in self._at}
+        before = {at: {k: s.clone() for k, s in self._states(at).items()} for at in self._at}
         paths = None if parents is None else _paths(real, parents)
         options = {"stepwise": self.stepwise, "gated": self.gated, "final": final}
         one = Pass(counts, real.shape[1], before, self.mixers, paths=paths, **options)
@@ -189,31 +188,28 @@ class RecurrentCache(SlotCache):
     ) -> None:
         """Let each sequence have the states of its end, in the columns of a tree that it keeps."""
         places = [None if end is None else self._place(b, *end) for b, end in enumerate(ends)]
-        if columns is None and all(place == (len(self._passes), 0) for place in places):
-            return
-        found: dict[int, States] = {
-            at: {k: torch.zeros_like(s) for k, s in self._states(at).items() if not any(places)}
-            for at in self._at
-        }
-        for number, is_known in {(place[0], not place[1]) for place in places if place is not None}:
-            rows = [b for b, own in enumerate(places) if own and own[0] == number]
-            rows = [b for b in rows if (places[b] == (number, 0)) == is_known]
-            index = torch.tensor(rows, dtype=torch.int64, device="cpu")
+        groups: dict[tuple[int, bool], list[int]] = {}
+        own, cleared = {at: self._states(at) for at in self._at}, []
+        for b, place in enumerate(places):
+            if place == (len(self._passes), 0):
+                continue  # the layers have it
+            if place is not None:
+                groups.setdefault((place[0], place[1] == 0), []).append(b)
+            if place is None or place[1] == 0:  # before the first token there may be no state
+                cleared.append(b)
+        for states in own.values() if cleared else ():
+            for state in states.values():
+                state[cleared] = 0
+        for (number, is_known), rows in groups.items():
+            index, one = torch.tensor(rows, dtype=torch.int64, device="cpu"), self._passes[number]
             if is_known:
-                after = {at: rows_of(self._before(number, at), index) for at in self._at}
+                after = {at: rows_of(one.before[at], index) for at in self._at}
             else:
-                after = self._passes[number].replay(index, *_columns(rows, ends, columns))
+                after = one.replay(index, *_columns(rows, ends, columns), own)
             for at, states in after.items():
-                if len(rows) == len(ends):
-                    found[at] = states
-                else:
-                    add_rows(found[at], states, index, len(ends))
-        for at, states in found.items():
-            set_states(self.past.layers[at], states)
-
-    def _before(self, number: int, at: int) -> States:
-        """A layer's states before a pass; behind the last one, what the layer has."""
-        return self._passes[number].before[at] if number < len(self._passes) else self._states(at)
+                if len(rows) < len(ends):
+                    add_rows(own[at], states, index, len(ends))
+                set_states(self.past.layers[at], states if len(rows) == len(ends) else own[at])
 
     def _place(self, b: int, number: int, count: int) -> End:
         """The same end, but (n, 0), before pass n or behind the last, where states are known."""
