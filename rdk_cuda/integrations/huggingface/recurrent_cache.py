@@ -9,6 +9,7 @@ further is read anew, from its first token.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -188,24 +189,18 @@ class RecurrentCache(SlotCache):
     ) -> None:
         """Let each sequence have the states of its end, in the columns of a tree that it keeps."""
         places = [None if end is None else self._place(b, *end) for b, end in enumerate(ends)]
-        groups: dict[tuple[int, bool], list[int]] = {}
-        own, cleared = {at: self._states(at) for at in self._at}, []
+        groups, there = defaultdict[Any, list[int]](list), (len(self._passes), 0)
         for b, place in enumerate(places):
-            if place == (len(self._passes), 0):
-                continue  # the layers have it
-            if place is not None:
-                groups.setdefault((place[0], place[1] == 0), []).append(b)
-            if place is None or place[1] == 0:  # before the first token there may be no state
-                cleared.append(b)
-        for states in own.values() if cleared else ():
-            for state in states.values():
-                state[cleared] = 0
-        for (number, is_known), rows in groups.items():
-            index, one = torch.tensor(rows, dtype=torch.int64, device="cpu"), self._passes[number]
-            if is_known:
-                after = {at: rows_of(one.before[at], index) for at in self._at}
+            if place != there:  # else the layers have it
+                groups[place and (place[0], place[1] == 0)].append(b)
+        own = {at: self._states(at) for at in self._at}
+        for group, rows in groups.items():
+            index = torch.tensor(rows, dtype=torch.int64, device="cpu")
+            if group is None or group[1]:  # before the first token there may be none
+                before = {} if group is None else self._passes[group[0]].before
+                after = {at: _known(before.get(at, {}), own[at], index) for at in self._at}
             else:
-                after = one.replay(index, *_columns(rows, ends, columns), own)
+                after = self._passes[group[0]].replay(index, *_columns(rows, ends, columns), own)
             for at, states in after.items():
                 if len(rows) < len(ends):
                     add_rows(own[at], states, index, len(ends))
@@ -221,15 +216,19 @@ class RecurrentCache(SlotCache):
         return (number + 1, 0) if is_known and one.paths is None else (number, count)
 
 
+def _known(before: States, own: States, rows: Tensor) -> States:
+    both = {
+        key: before[key] if key in before else state.new_zeros(()).expand_as(state)
+        for key, state in own.items()
+    }
+    return rows_of(both, rows)
+
+
 def _columns(
     rows: Sequence[int], ends: Sequence[End | None], columns: Sequence[Sequence[int]] | None
 ) -> tuple[Tensor, Tensor]:
     """List what sequences keep of a pass, `[n, D]`, the first repeated; and how many, `[n]`."""
-    chosen = []
-    for b in rows:
-        end = ends[b]
-        assert end is not None
-        chosen.append(list(range(end[1]) if columns is None else columns[b]))
+    chosen = [list(range((ends[b] or (0, 0))[1]) if columns is None else columns[b]) for b in rows]
     counts = torch.tensor(list(map(len, chosen)), dtype=torch.int64, device="cpu")
     filled = [own + own[:1] * (int(counts.max()) - len(own)) for own in chosen]
     return torch.tensor(filled, dtype=torch.int64, device="cpu"), counts
@@ -245,7 +244,5 @@ def _paths(real: Tensor, parents: Sequence[Sequence[int]]) -> Paths:
     longest = max(map(len, columns))
     filled = [[*way, *[way[-1] if way else 0] * (longest - len(way))] for way in columns]
 
-    def on_host(values: Any) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device="cpu")
-
-    return Paths(on_host(rows), on_host(filled), found)
+    of, at = (torch.tensor(own, dtype=torch.int64, device="cpu") for own in (rows, filled))
+    return Paths(of, at, found)
