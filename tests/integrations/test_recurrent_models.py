@@ -255,6 +255,35 @@ def test_kernels_in_which_rejected_tokens_leave_a_trace_are_not_used(
     assert_session_is_exact(model, wrapped, seed=3)
 
 
+@pytest.mark.parametrize("groups", [1, 4])
+def test_states_made_without_outputs_are_those_of_the_kernel(
+    groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of sequences that keep nothing, some and all tokens of passes, one after the other."""
+    wrapped = HuggingFaceModel(recurrent("mamba2", n_groups=groups))
+    cache = wrapped._recurrent
+    assert cache is not None
+    original, made = gated_mixers._Scan.go_on, list[bool]()
+
+    def go_on(*given: Any) -> bool:
+        made.append(original(*given))
+        return made[-1]
+
+    def states(function: Callable[..., bool]) -> list[Tensor]:
+        monkeypatch.setattr(gated_mixers._Scan, "go_on", function)
+        wrapped.reset(4)
+        wrapped.feed(PROMPTS, [1] * 4)
+        wrapped.rollback(wrapped.lengths)
+        for kept in ([1, 2, 5, 0], [3, 4, 1, 2]):
+            lengths = [old + new for old, new in zip(wrapped.lengths, kept, strict=True)]
+            wrapped.feed([[5, 6, 7, 8, 9]] * 4, [5] * 4)
+            wrapped.rollback(lengths)
+        return [state.clone() for state in cache.states()]
+
+    torch.testing.assert_close(states(go_on), states(lambda *_: False), rtol=1e-5, atol=1e-6)
+    assert any(made)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_mixers_that_ignore_a_state_read_one_token_at_a_time(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch

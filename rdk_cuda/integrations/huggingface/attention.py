@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from transformers import DynamicCache
 
 from .library import not_served
 
 # Classes of layers in a cache, and the types that configurations name.
-_SERVED = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer", "DynamicIndexedLayer"} | {
-    "attention",
-    "full_attention",
-    "indexed_attention",
-    "mlp",
-    "moe",
-    "sliding_attention",
-}
+_SERVED = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer", "DynamicIndexedLayer"}
+_SERVED |= {"attention", "full_attention", "indexed_attention", "mlp", "moe", "sliding_attention"}
 _RECURRENT = {"LinearAttentionLayer", "LinearAttentionAndFullAttentionLayer"}
 _RECURRENT_TYPES = {"conv", "hybrid", "linear_attention"}
 
@@ -86,8 +80,6 @@ def has_attention(model: Any) -> bool:
 
 
 def _in_cache(model: Any) -> list[Any]:
-    from transformers import DynamicCache
-
     try:
         layers: list[Any] = DynamicCache(config=model.config).layers
     except KeyError as error:
@@ -120,16 +112,11 @@ def context_length(config: Any) -> float:
     """
     config = config.get_text_config(decoder=True)
     length = getattr(config, "max_position_embeddings", None) or float("inf")
-    for rope in _rotary(config):
+    own = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    # One set of parameters, or one for each type of layer.
+    for rope in (own, *(each for each in own.values() if isinstance(each, dict))):
         if rope.get("rope_type", rope.get("type")) in ("dynamic", "longrope"):
             original = rope.get("original_max_position_embeddings")
             original = original or getattr(config, "original_max_position_embeddings", None)
             length = min(length, original or length)
     return float(length)
-
-
-def _rotary(config: Any) -> Iterator[dict[str, Any]]:
-    """The parameters of rotary embeddings: one set, or one for each type of layer."""
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    yield rope
-    yield from (each for each in rope.values() if isinstance(each, dict))

@@ -34,8 +34,13 @@ class Call(NamedTuple):
     size: torch.Size
     states: Tensor | None
 
-    def again(self, before: Tensor | None, rows: Tensor, counts: Tensor) -> Tensor:
-        """The states of its `rows` after the first `counts` columns, from those before."""
+    def again(
+        self, before: Tensor | None, own: Tensor, rows: Tensor, counts: Tensor, into: Tensor | None
+    ) -> Tensor | None:
+        """The states of its `rows` after the first `counts` columns, from those `own` before.
+
+        None if they are written in their place, among those of all sequences.
+        """
         width = int(counts.max())
         kept = torch.arange(width, device="cpu") < counts[:, None]
 
@@ -45,7 +50,10 @@ class Call(NamedTuple):
             return taken_rows(value, rows)[:, :width]
 
         given = {name: take(value) for name, value in self.given.items()}
-        given[self.kernel.initial] = before
+        scan = self.kernel
+        if isinstance(scan, _Scan) and scan.go_on(given, kept, before, own, into):
+            return None
+        given[self.kernel.initial] = None if before is None else taken_rows(before, own)
         states: Tensor = self.kernel.run(given, None if bool(kept.all()) else kept)[1]
         return states if before is None else states.to(before.dtype)
 
@@ -150,14 +158,46 @@ class _Scan(Kernel):
         """As `Kernel.run`."""
         given, time = dict(given), given["dt"]
         if kept is not None:
-            bias = given.get("dt_bias")
-            steps = time if bias is None else time + bias.to(time.dtype)
-            steps = functional.softplus(steps) if given.get("dt_softplus") else steps
-            given["dt"] = _zeroed(steps.clamp(*(given.get("dt_limit") or (0.0, math.inf))), kept)
+            given["dt"] = _steps(given, kept)
             given |= {"dt_bias": None, "dt_softplus": False, "dt_limit": (0.0, math.inf)}
         if time.device.type == "cpu":  # where the library's own code fills whole chunks
             given["chunk_size"] = min(given["chunk_size"], time.shape[1])
         return self.kernel(**given)
+
+    def go_on(
+        self,
+        given: dict[str, Any],
+        kept: Tensor,
+        before: Tensor | None,
+        own: Tensor,
+        into: Tensor | None,
+    ) -> bool:
+        """Write the states of sequences `own` behind what is `kept`; False where `run` has to.
+
+        Without outputs, each state is read once and written once.
+        """
+        if before is None or into is None or kept.shape[1] > _FEW or into.device.type != "cpu":
+            return False
+        if not before.dtype == into.dtype == torch.float32 or "hidden_states" not in given:
+            return False
+        values, steps = given["hidden_states"].float(), _steps(given, kept).float()
+        passed = (steps * given["A"].float()).cumsum(1)
+        weights = steps * (passed[:, -1:] - passed).exp()
+        values = (values * weights[..., None]).permute(0, 2, 3, 1)
+        keys = given["B"].float().transpose(1, 2)
+        keys = keys.repeat_interleave(values.shape[1] // keys.shape[1], 1)
+        left = passed[:, -1, :, None, None].exp()
+        for n, b in enumerate(own.tolist()):  # one is in a cache nearby for the second operation
+            torch.mul(before[b], left[n], out=into[b]).baddbmm_(values[n], keys[n])
+        return True
+
+
+def _steps(given: dict[str, Any], kept: Tensor) -> Tensor:
+    """Mamba 2's time steps, 0 where nothing is `kept`."""
+    steps, bias = given["dt"], given.get("dt_bias")
+    steps = steps if bias is None else steps + bias.to(steps.dtype)
+    steps = functional.softplus(steps) if given.get("dt_softplus") else steps
+    return _zeroed(steps.clamp(*(given.get("dt_limit") or (0.0, math.inf))), kept)
 
 
 def _kernels(forward: FunctionType, needed: set[str]) -> dict[str, Callable[..., Any]]:

@@ -150,11 +150,7 @@ class Generate:
 
     @classmethod
     def from_directory(
-        cls,
-        directory: str | PathLike[str],
-        *,
-        device: torch.device | str = "cpu",
-        **options: Any,
+        cls, directory: str | PathLike[str], *, device: torch.device | str = "cpu", **options: Any
     ) -> Generate:
         """With a drafter that `python -m rdk_cuda calibrate` has written.
 
@@ -258,7 +254,7 @@ class Generate:
                 self.streamer.end()
             if not config.return_dict_in_generate:
                 return batch.sequences
-            columns = {name: getattr(batch, name) for name, wanted in returned.items() if wanted}
+            columns = {name: batch.recorded(name) for name, wanted in returned.items() if wanted}
             return GenerateDecoderOnlyOutput(sequences=batch.sequences, **columns)
 
     @property
@@ -279,12 +275,8 @@ class Generate:
             self._target_of = now
         if getattr(getattr(self._drafting_model, "model", None), "training", False):
             raise ValueError("Generate: the drafter is in training mode; call eval() on it first")
-        options: dict[str, Any] = {
-            "method": self.method,
-            "vocabulary": self.vocabulary,
-            "dynamic_tokens": self.dynamic_tokens,
-            "length": self.length,
-        }
+        options: dict[str, Any] = {"method": self.method, "vocabulary": self.vocabulary}
+        options |= {"dynamic_tokens": self.dynamic_tokens, "length": self.length}
         if isinstance(self.drafter, Proposer):
             return PaddedDecoder(target, None, self.affinity, proposer=self.drafter, **options)
         sizes = self.drafter.vocabulary_size, target.vocabulary_size
@@ -331,26 +323,17 @@ def _one_at_a_time(drafter: CausalModel | Proposer) -> Iterator[None]:
     """Wait until no other thread decodes with a part of what drafts, in one order for all."""
     with ExitStack() as turns:
         for _, part in sorted(_drafting(drafter).items()):
-            turns.enter_context(_alone(part))
+            turn = getattr(part, "__dict__", {}).setdefault("_turn_of_generate", _Turn())
+            if turn.thread == threading.get_ident():
+                raise RuntimeError(
+                    "Generate: called by a streamer, a criterion or a processor of its own call, "
+                    "whose caches it would overwrite; needs another Generate with a drafter of its "
+                    "own, or to be called when generate has returned"
+                )
+            turns.enter_context(turn.lock)
+            turn.thread = threading.get_ident()
+            turns.callback(setattr, turn, "thread", 0)
         yield
-
-
-@contextmanager
-def _alone(part: Any) -> Iterator[None]:
-    """Wait for this part, which has one cache and one memory."""
-    turn = getattr(part, "__dict__", {}).setdefault("_turn_of_generate", _Turn())
-    if turn.thread == threading.get_ident():
-        raise RuntimeError(
-            "Generate: called by a streamer, a criterion or a processor of its own call, whose "
-            "caches it would overwrite; needs another Generate with a drafter of its own, or to be "
-            "called when generate has returned"
-        )
-    with turn.lock:
-        turn.thread = threading.get_ident()
-        try:
-            yield
-        finally:
-            turn.thread = 0
 
 
 @contextmanager

@@ -9,12 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList
-from transformers.generation import (
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-)
+from transformers import GenerationMixin, LogitsProcessorList, StaticCache
+from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
 
 from ...decoding import Proposer
 from ...vocabulary import Vocabulary
@@ -65,15 +61,10 @@ _MODEL_ARGUMENTS = {
 
 def refuse_other_kinds(drafter: Any, vocabulary: Any, drafter_tokenizer: Any, length: Any) -> None:
     """Refuse arguments of `Generate` of another kind than it takes."""
-    name = type(drafter).__name__
+    own = f"a drafter with tokens of its own, and {type(drafter).__name__} proposes the target's"
     for argument, given, fits, needs in (
         ("vocabulary", vocabulary, isinstance(vocabulary, Vocabulary), "a Vocabulary"),
-        (
-            "drafter_tokenizer",
-            drafter_tokenizer,
-            not isinstance(drafter, Proposer),
-            f"a drafter with tokens of its own, and {name} proposes the target's",
-        ),
+        ("drafter_tokenizer", drafter_tokenizer, not isinstance(drafter, Proposer), own),
         ("length", length, callable(length), "a rule, as rdk_cuda.decoding.lengths.Product(0.3)"),
     ):
         if given is not None and not fits:
@@ -162,8 +153,6 @@ def refuse_unsupported(
 
 def is_static(config: Any, model_arguments: Mapping[str, Any]) -> bool:
     """Whether a cache is asked for that allocates all of its memory at once."""
-    from transformers import StaticCache
-
     _, given = given_cache(model_arguments)
     return config.cache_implementation == "static" or isinstance(given, StaticCache)
 
@@ -224,8 +213,6 @@ def _refuse_options(config: Any, models_own: Any) -> None:
 
 
 def _locals_of_generate() -> Mapping[str, Any]:
-    from transformers import GenerationMixin
-
     code, frame = inspect.unwrap(GenerationMixin.generate).__code__, inspect.currentframe()
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
@@ -262,16 +249,10 @@ def sampling_of(
             kind is TemperatureLogitsWarper or (truncates and _is_plain(last))
         ):
             left[kind] = processors.pop()
-    temperature, top_k, min_p = (
-        left.get(kind) for kind in (TemperatureLogitsWarper, TopKLogitsWarper, MinPLogitsWarper)
-    )
-    return Sampling(
-        processors or None,
-        float(temperature.temperature) if temperature else 1.0,
-        scale,
-        top_k.top_k if top_k else None,
-        min_p.min_p if min_p else None,
-    )
+    temperature = float(getattr(left.get(TemperatureLogitsWarper), "temperature", 1.0))
+    top_k = getattr(left.get(TopKLogitsWarper), "top_k", None)
+    min_p = getattr(left.get(MinPLogitsWarper), "min_p", None)
+    return Sampling(processors or None, temperature, scale, top_k, min_p)
 
 
 def _is_plain(warper: Any) -> bool:

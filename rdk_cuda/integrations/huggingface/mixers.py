@@ -143,12 +143,17 @@ class Pass:
         cache.finish = finish
         return _with_cache(given if steps == 1 else _column(given, count, width, 0), cache)
 
-    def replay(self, rows: Tensor, columns: Tensor, counts: Tensor) -> dict[int, States]:
-        """The states after the first `counts [n]` of `columns [n, D]` of sequences `rows [n]`."""
+    def replay(
+        self, rows: Tensor, columns: Tensor, counts: Tensor, into: Mapping[int, States]
+    ) -> dict[int, States]:
+        """The states after the first `counts [n]` of `columns [n, D]` of sequences `rows [n]`.
+
+        Without those that are already written `into` the layers' own, of all sequences.
+        """
         found: dict[int, States] = {}
         for layer in self.before:
             if not self.final and self._is_known(layer):  # of a final pass nothing is noted
-                found[layer] = self._from_notes(layer, rows, columns, counts)
+                found[layer] = self._from_notes(layer, rows, columns, counts, into[layer])
                 continue
             if layer not in self._given:
                 raise RuntimeError(
@@ -162,7 +167,9 @@ class Pass:
                 add_rows(states, part, own, len(rows))
         return found
 
-    def _from_notes(self, layer: int, rows: Tensor, columns: Tensor, counts: Tensor) -> States:
+    def _from_notes(
+        self, layer: int, rows: Tensor, columns: Tensor, counts: Tensor, into: States
+    ) -> States:
         """The same for one layer, of all sequences at once."""
         own, width, before = rows, self.width, self.before[layer]
         if self.paths is not None:  # what is kept begins the path through its last column
@@ -171,10 +178,11 @@ class Pass:
         states: States = {}
         for key, note in self.notes[layer].items():
             if isinstance(note, Call):
-                start = taken_rows(before[key], own) if key in before else None
-                states[key] = note.again(start, rows, counts)
+                new = note.again(before.get(key), own, rows, counts, into.get(key))
             else:
-                states[key] = window_of(taken_rows(note, rows), counts, note.shape[-1] - width)
+                new = window_of(taken_rows(note, rows), counts, note.shape[-1] - width)
+            if new is not None:
+                states[key] = new
         return states
 
     def error_behind_states(self) -> float:

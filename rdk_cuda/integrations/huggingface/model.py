@@ -150,9 +150,14 @@ class HuggingFaceModel:
         """Forget everything and expect `batch_size` empty sequences."""
         self._cache.reset(batch_size, self.slots)
         waiting, self.waiting, self._beyond = self.waiting, None, None
-        if waiting is not None:
-            self._cache.append_read(waiting.real)
-            self._beyond = self._read(waiting)
+        if waiting is None:
+            return
+        self._cache.append_read(waiting.real)
+        if self._cache.apart:
+            rows = zip(waiting.input_ids[:, :-1], waiting.real, strict=True)
+            self._cache.texts = [ids[own.to(ids.device)].tolist() for ids, own in rows]
+        with torch.no_grad():
+            self._beyond = waiting.read(self.model, self._cache_argument, self._cache.past)
 
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
         """Append `tokens[b]` to sequence b and predict behind its last `keep[b]` tokens.
@@ -165,10 +170,7 @@ class HuggingFaceModel:
         return self._feed(tokens, keep, None)
 
     def feed_tree(
-        self,
-        tokens: Sequence[Sequence[int]],
-        keep: Sequence[int],
-        parents: Sequence[Sequence[int]],
+        self, tokens: Sequence[Sequence[int]], keep: Sequence[int], parents: Sequence[Sequence[int]]
     ) -> Output:
         """As `rdk_cuda.decoding.TreeModel.feed_tree`; a mask keeps the branches apart.
 
@@ -251,13 +253,6 @@ class HuggingFaceModel:
             forgotten = [text[n:] for text, n in zip(texts, self.lengths, strict=True)]
             self._feed(forgotten, [0] * len(texts), None)
 
-    @torch.no_grad()
-    def _read(self, prompts: ImagePrompts) -> Tensor:
-        if self._cache.apart:
-            rows = zip(prompts.input_ids[:, :-1], prompts.real, strict=True)
-            self._cache.texts = [ids[own.to(ids.device)].tolist() for ids, own in rows]
-        return prompts.read(self.model, self._cache_argument, self._cache.past)
-
     def _new_cache(self) -> SlotCache:
         """A cache for the layers that the model has."""
         config, layers = self.model.config, layers_of(self.model)
@@ -303,12 +298,11 @@ class HuggingFaceModel:
             if not self.return_hidden:
                 # All of the model's forward, so its scales and soft caps of logits are kept.
                 arguments["logits_to_keep"] = max(kept, 1)
-                result = self._cache.run(self._runs, arguments)
-                output = Output(_served(result.logits[:, result.logits.shape[1] - kept :]))
-            else:
-                result = self._cache.run(self._runs, arguments)
+            result = self._cache.run(self._runs, arguments)
             read = [states(result, self.device)] if reads else []
-        if self.return_hidden:
+        if not self.return_hidden:
+            output = Output(_served(result.logits[:, result.logits.shape[1] - kept :]))
+        else:
             last = result.last_hidden_state
             hidden = last[:, last.shape[1] - kept :].to(self.device)
             output = Output(_served(head_logits(hidden, self._head)), _served(hidden))

@@ -23,11 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import (
-    LogitsProcessorList,
-    PrefixConstrainedLogitsProcessor,
-    StoppingCriteriaList,
-)
+from transformers import LogitsProcessorList, PrefixConstrainedLogitsProcessor, StoppingCriteriaList
 from transformers.generation import (
     EosTokenCriteria,
     MaxLengthCriteria,
@@ -148,17 +144,12 @@ class PaddedBatch:
         """`[B, W + length]`, the prompts and what follows them."""
         return self._ids[:, : self.width + self.length].clone()
 
-    @property
-    def logits(self) -> tuple[Tensor, ...]:
-        """The target's, `[B, V_t]` for each new token; 0 in rows that have ended."""
-        return self._columns(0)
+    def recorded(self, name: str) -> tuple[Tensor, ...]:
+        """The target's "logits" or the processors' "scores", `[B, V_t]` for each new token.
 
-    @property
-    def scores(self) -> tuple[Tensor, ...]:
-        """What the processors made of them."""
-        return self._columns(1)
-
-    def _columns(self, which: int) -> tuple[Tensor, ...]:
+        0 in rows that have ended.
+        """
+        which = ("logits", "scores").index(name)
         ended = torch.zeros_like(self._recorded[0][0][which])
         rows = list(zip(self._recorded, self._kept, strict=True))
         return tuple(
@@ -312,9 +303,5 @@ def ending_of(criteria: Sequence[Any], config: Any, width: int) -> dict[str, Any
                 "follow them; give one"
             )
         pad = int(config._pad_token_tensor)
-    return {
-        "limit": max(min(lengths, default=config.max_length) - width, 1),
-        "eos": frozenset(eos),
-        "pad": pad,
-        "criteria": rest or None,
-    }
+    limit = max(min(lengths, default=config.max_length) - width, 1)
+    return {"limit": limit, "eos": frozenset(eos), "pad": pad, "criteria": rest or None}

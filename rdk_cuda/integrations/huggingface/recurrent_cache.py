@@ -9,6 +9,7 @@ further is read anew, from its first token.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,8 +74,7 @@ class RecurrentCache(SlotCache):
         self._settle()
         counts = real.sum(1).tolist()
         # Copies, since mixers write over what they are given.
-        everyone = torch.arange(len(real), device="cpu")
-        before = {at: rows_of(self._states(at), everyone) for at in self._at}
+        before = {at: {k: s.clone() for k, s in self._states(at).items()} for at in self._at}
         paths = None if parents is None else _paths(real, parents)
         options = {"stepwise": self.stepwise, "gated": self.gated, "final": final}
         one = Pass(counts, real.shape[1], before, self.mixers, paths=paths, **options)
@@ -189,31 +189,22 @@ class RecurrentCache(SlotCache):
     ) -> None:
         """Let each sequence have the states of its end, in the columns of a tree that it keeps."""
         places = [None if end is None else self._place(b, *end) for b, end in enumerate(ends)]
-        if columns is None and all(place == (len(self._passes), 0) for place in places):
-            return
-        found: dict[int, States] = {
-            at: {k: torch.zeros_like(s) for k, s in self._states(at).items() if not any(places)}
-            for at in self._at
-        }
-        for number, is_known in {(place[0], not place[1]) for place in places if place is not None}:
-            rows = [b for b, own in enumerate(places) if own and own[0] == number]
-            rows = [b for b in rows if (places[b] == (number, 0)) == is_known]
+        groups, there = defaultdict[Any, list[int]](list), (len(self._passes), 0)
+        for b, place in enumerate(places):
+            if place != there:  # else the layers have it
+                groups[place and (place[0], place[1] == 0)].append(b)
+        own = {at: self._states(at) for at in self._at}
+        for group, rows in groups.items():
             index = torch.tensor(rows, dtype=torch.int64, device="cpu")
-            if is_known:
-                after = {at: rows_of(self._before(number, at), index) for at in self._at}
+            if group is None or group[1]:  # before the first token there may be none
+                before = {} if group is None else self._passes[group[0]].before
+                after = {at: _known(before.get(at, {}), own[at], index) for at in self._at}
             else:
-                after = self._passes[number].replay(index, *_columns(rows, ends, columns))
+                after = self._passes[group[0]].replay(index, *_columns(rows, ends, columns), own)
             for at, states in after.items():
-                if len(rows) == len(ends):
-                    found[at] = states
-                else:
-                    add_rows(found[at], states, index, len(ends))
-        for at, states in found.items():
-            set_states(self.past.layers[at], states)
-
-    def _before(self, number: int, at: int) -> States:
-        """A layer's states before a pass; behind the last one, what the layer has."""
-        return self._passes[number].before[at] if number < len(self._passes) else self._states(at)
+                if len(rows) < len(ends):
+                    add_rows(own[at], states, index, len(ends))
+                set_states(self.past.layers[at], states if len(rows) == len(ends) else own[at])
 
     def _place(self, b: int, number: int, count: int) -> End:
         """The same end, but (n, 0), before pass n or behind the last, where states are known."""
@@ -225,15 +216,19 @@ class RecurrentCache(SlotCache):
         return (number + 1, 0) if is_known and one.paths is None else (number, count)
 
 
+def _known(before: States, own: States, rows: Tensor) -> States:
+    both = {
+        key: before[key] if key in before else state.new_zeros(()).expand_as(state)
+        for key, state in own.items()
+    }
+    return rows_of(both, rows)
+
+
 def _columns(
     rows: Sequence[int], ends: Sequence[End | None], columns: Sequence[Sequence[int]] | None
 ) -> tuple[Tensor, Tensor]:
     """List what sequences keep of a pass, `[n, D]`, the first repeated; and how many, `[n]`."""
-    chosen = []
-    for b in rows:
-        end = ends[b]
-        assert end is not None
-        chosen.append(list(range(end[1]) if columns is None else columns[b]))
+    chosen = [list(range((ends[b] or (0, 0))[1]) if columns is None else columns[b]) for b in rows]
     counts = torch.tensor(list(map(len, chosen)), dtype=torch.int64, device="cpu")
     filled = [own + own[:1] * (int(counts.max()) - len(own)) for own in chosen]
     return torch.tensor(filled, dtype=torch.int64, device="cpu"), counts
@@ -249,7 +244,5 @@ def _paths(real: Tensor, parents: Sequence[Sequence[int]]) -> Paths:
     longest = max(map(len, columns))
     filled = [[*way, *[way[-1] if way else 0] * (longest - len(way))] for way in columns]
 
-    def on_host(values: Any) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device="cpu")
-
-    return Paths(on_host(rows), on_host(filled), found)
+    of, at = (torch.tensor(own, dtype=torch.int64, device="cpu") for own in (rows, filled))
+    return Paths(of, at, found)

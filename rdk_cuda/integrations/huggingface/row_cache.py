@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from rdk_cuda.decoding.trees import branch
 
@@ -76,8 +77,6 @@ class RowCache(SlotCache):
             self._caches[b] = caches[-1:] or [self._empty()]
 
     def _empty(self) -> tuple[int, Any]:
-        from transformers import DynamicCache
-
         return 0, DynamicCache(config=self.config)
 
     def _past(self, slots: int) -> Any:
@@ -140,10 +139,8 @@ def _copied(cache: Any) -> Any:
     for layer in own.layers:
         if hasattr(layer, "update_conv_state"):
             for states in vars(layer).values():
-                if isinstance(states, dict):
-                    states.update(
-                        {k: s.clone() for k, s in states.items() if isinstance(s, Tensor)}
-                    )
+                for key, state in states.items() if isinstance(states, dict) else ():
+                    states[key] = state.clone() if isinstance(state, Tensor) else state
     return own
 
 

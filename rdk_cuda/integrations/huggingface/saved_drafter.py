@@ -187,11 +187,7 @@ def refuse_other_model(name: str, model: Any, drafter: PrunedDrafter) -> None:
 
 def settings_as_json(settings: Mapping[str, Any]) -> str:
     """What `calibration.json` holds; a `SavedDrafterError` if JSON cannot hold it."""
-    content = {
-        "format": _FORMAT,
-        "format_version": _VERSION,
-        "settings": dict(settings),
-    }
+    content = {"format": _FORMAT, "format_version": _VERSION, "settings": dict(settings)}
     try:
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:

@@ -25,8 +25,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import DynamicCache
 
 from .attention import Layers, first_seen, is_seen
+from .slot_layer import IndexedSlotLayer, SlotLayer
 
 # Longer prompts are read in pieces, so that the mask is at most [B, 1, 512, slots].
 _PREFILL_COLUMNS = 512
@@ -144,10 +146,6 @@ class SlotCache:
 
     def _past(self, slots: int) -> Any:
         """The library's cache for the model, with our layers."""
-        from transformers import DynamicCache
-
-        from .slot_layer import IndexedSlotLayer, SlotLayer
-
         past = DynamicCache(config=self.config)
         # A dummy is of a layer without attention, or with another one's keys.
         kinds = {"DummyLayer": None, "DynamicIndexedLayer": IndexedSlotLayer}
@@ -264,20 +262,14 @@ def lay_out(
     `in_front`: then it follows the kept tokens, and those before them.
     """
     before = max(len(new) - kept for new, kept in zip(tokens, keep, strict=True))
-    width, ids, real = before + max(keep), list[list[int]](), list[list[bool]]()
-    for new, kept in zip(tokens, keep, strict=True):
+    ids = np.zeros((len(tokens), before + max(keep)), np.int64)
+    real = np.zeros(ids.shape, bool)
+    for b, (new, kept) in enumerate(zip(tokens, keep, strict=True)):
         first = len(new) - kept
-        gap, more = before - first, width - before - kept
-        row, old = list(new), [True] * first
-        ids.append([*gap * [0], *row] if in_front else [*row[:first], *gap * [0], *row[first:]])
-        real.append(([False] * gap + old if in_front else old + [False] * gap) + [True] * kept)
-        ids[-1] += [0] * more
-        real[-1] += [False] * more
-    size = len(tokens), width  # also of no sequences
-    return (
-        torch.from_numpy(np.array(ids, np.int64).reshape(size)),
-        torch.from_numpy(np.array(real, bool).reshape(size)),
-    )
+        start = before - first if in_front else 0
+        ids[b, start : start + first], ids[b, before : before + kept] = new[:first], new[first:]
+        real[b, start : start + first] = real[b, before : before + kept] = True
+    return torch.from_numpy(ids), torch.from_numpy(real)
 
 
 def pieces(width: int, kept: int, *, apart: bool = False, rows: int = 1) -> Iterator[slice]:

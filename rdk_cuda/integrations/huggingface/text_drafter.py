@@ -17,14 +17,7 @@ import torch
 
 from ...affinity import Affinity, AffinityError
 from ...drafter import SavedDrafterError
-from .saved_drafter import (
-    MODEL,
-    SETTINGS,
-    load_model,
-    read_settings,
-    settings_as_json,
-    written_whole,
-)
+from . import saved_drafter as core
 
 TOKENIZER, AFFINITY = "tokenizer", "affinity.safetensors"
 
@@ -72,13 +65,13 @@ def save_text_drafter(
         SavedDrafterError, OSError: as `save_drafter`.
     """
     _refuse_other_size("save_text_drafter", model, affinity)
-    text = settings_as_json(settings)
-    with written_whole(Path(directory), overwrite) as unfinished:
-        model.save_pretrained(unfinished / MODEL)
-        drafter_tokenizer.save_pretrained(unfinished / MODEL)
+    text = core.settings_as_json(settings)
+    with core.written_whole(Path(directory), overwrite) as unfinished:
+        model.save_pretrained(unfinished / core.MODEL)
+        drafter_tokenizer.save_pretrained(unfinished / core.MODEL)
         tokenizer.save_pretrained(unfinished / TOKENIZER)
         affinity.save(unfinished / AFFINITY)
-        (unfinished / SETTINGS).write_text(text, encoding="utf-8")
+        (unfinished / core.SETTINGS).write_text(text, encoding="utf-8")
 
 
 def load_text_drafter(
@@ -91,9 +84,9 @@ def load_text_drafter(
     """
     path = Path(directory)
     affinity, settings = load_affinity(path)
-    model = load_model(path / MODEL).to(device)
-    _refuse_other_size(f"load_text_drafter: {path / MODEL}", model, affinity)
-    own, target = (load_tokenizer(path / name) for name in (MODEL, TOKENIZER))
+    model = core.load_model(path / core.MODEL).to(device)
+    _refuse_other_size(f"load_text_drafter: {path / core.MODEL}", model, affinity)
+    own, target = (load_tokenizer(path / name) for name in (core.MODEL, TOKENIZER))
     return SavedText(model, affinity.to(device), own, target, settings)
 
 
@@ -103,7 +96,7 @@ def load_affinity(path: Path) -> tuple[Affinity, dict[str, Any]]:
         affinity = Affinity.load(path / AFFINITY)
     except (AffinityError, OSError) as error:
         raise SavedDrafterError(f"load_text_drafter: {error}") from error
-    return affinity, read_settings(path / SETTINGS)
+    return affinity, core.read_settings(path / core.SETTINGS)
 
 
 def load_tokenizer(path: Path) -> Any:
