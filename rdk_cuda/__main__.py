@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from importlib import reload
 
 import rdk_cuda
-from rdk_cuda.cli.arguments import Parser, answered
-from rdk_cuda.cli.calibrate import add_calibrate
-from rdk_cuda.cli.distill import add_distill
-from rdk_cuda.cli.evaluate import add_evaluate
-from rdk_cuda.cli.inspect import add_inspect
+
+from .cli.arguments import Parser, answered
+from .cli.calibrate import add_calibrate
+from .cli.distill import add_distill
+from .cli.evaluate import add_evaluate
+from .cli.inspect import add_inspect
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rdk_cuda import _ops as operators
-from rdk_cuda import shards
-from rdk_cuda._ops.inputs import check_shape, whole_number
-from rdk_cuda.affinity import Affinity
-from rdk_cuda.functional import METHODS, Draft, Method, StepRows, Verified
-from rdk_cuda.functional.step import packed_step
+from .. import _ops as operators
+from .. import shards
+from .._ops.inputs import check_shape, whole_number
+from ..affinity import Affinity
+from ..functional import METHODS, Draft, Method, StepRows, Verified
+from ..functional.step import packed_step
 
 
 class DraftArena:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rdk_cuda.decoding import Output
-from rdk_cuda.decoding.trees import branch
-
+from ...decoding import Output
+from ...decoding.trees import branch
 from .attention import context_length, layers_of
 from .library import cache_argument, not_served, unwrapped
 from .model_check import check

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rdk_cuda.decoding import CausalModel
-
+from ...decoding import CausalModel
 from .slot_cache import SlotCache
 
 # In float32 and in half precision. Sound models are at 1e-7 and 1e-2, as they are without us.

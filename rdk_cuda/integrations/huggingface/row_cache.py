@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from rdk_cuda.decoding.trees import branch
-
+from ...decoding.trees import branch
 from .library import CACHE_ARGUMENTS
 from .slot_cache import SlotCache, pieces
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from rdk_cuda.cli.arguments import (
+from ...cli.arguments import (
     Parser,
     answered,
     output_of,
@@ -14,9 +14,9 @@ from rdk_cuda.cli.arguments import (
     prepare_output,
     refuse_unknown,
 )
-from rdk_cuda.cli.distill import add_distill
-from rdk_cuda.cli.evaluate import add_evaluate
-from rdk_cuda.recipes.request import Evaluation, Training
+from ...cli.distill import add_distill
+from ...cli.evaluate import add_evaluate
+from ...recipes.request import Evaluation, Training
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,12 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def distill(arguments: argparse.Namespace) -> int:
     prepare_models(arguments, "rich")
     request = Training.of(arguments, output_of(arguments))
-    from rdk_cuda.integrations.huggingface.saved_drafter import refuse_existing
-    from rdk_cuda.recipes.distill import trained
-    from rdk_cuda.recipes.run import naming_out
-    from rdk_cuda.training import LOSSES, PARTS
-
+    from ...integrations.huggingface.saved_drafter import refuse_existing
+    from ...recipes.distill import trained
     from ...recipes.inputs.loading import quiet
+    from ...recipes.run import naming_out
+    from ...training import LOSSES, PARTS
     from .job import STEERED, loaded
 
     refuse_unknown("--train", [arguments.train], (*PARTS, STEERED))
@@ -54,10 +53,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     prepare_models(arguments, "matplotlib", "rich")
     prepare_output(arguments.output)
     request = Evaluation.of(arguments, arguments.output)
-    from rdk_cuda.recipes.evaluate import report
-    from rdk_cuda.recipes.saved import methods_of
-
+    from ...recipes.evaluate import report
     from ...recipes.inputs.loading import quiet
+    from ...recipes.saved import methods_of
     from .job import load_pair_of
 
     quiet()
