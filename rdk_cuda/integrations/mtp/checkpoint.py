@@ -151,6 +151,7 @@ def _network(
                 state_dict=tensors,
                 dtype=target.get_input_embeddings().weight.dtype,
                 output_loading_info=True,
+                trust_remote_code=False,
             )
     except Exception as error:  # whatever Transformers makes of shapes that do not fit
         raise CheckpointError(
