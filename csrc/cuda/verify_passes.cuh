@@ -1,6 +1,7 @@
 // verify by token: direct passes, which blocks that have nothing else to do share (DESIGN section
-// 6, "Launches and workspace"). One block alone would take a row of 128,256 tokens in 200 us, in which it
-// waits for loads; sums are kept by chunk and added in order, so it does not matter who makes them.
+// 6, "Launches and workspace"). One block alone would take a row of 128,256 tokens in 200 us, in
+// which it waits for loads; sums are kept by chunk and added in order, so it does not matter who
+// makes them.
 //
 // A sequence's `next` is a word of the launch's stamp and 16 bits: 0 until its token is known or
 // its pass is posted; then 1 and the number of batches that have been drawn from the pass, to which
