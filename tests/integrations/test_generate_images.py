@@ -249,6 +249,10 @@ def test_images_that_cannot_be_read_are_refused() -> None:
     prompts = ImagePrompts(last.pop("input_ids"), given | last)
     with pytest.raises(ValueError, match="a prompt ends with an image"):
         prompts.read(model, "cache", None)
+    other = TYPES["llava"] | {"text_config": TEXT | {"model_type": "llama4_text"}}
+    passes = {**with_images("llava"), **OPTIONS, "custom_generate": Generate(Spoilt([]))}
+    with pytest.raises(TypeError, match=r"has layers of type .*; needs prompts without images"):
+        recurrent("llava", **other).generate(**passes)
     target = HuggingFaceModel(model, state_layers=(1,))
     generate._decoder(model, None)
     generate._target = target

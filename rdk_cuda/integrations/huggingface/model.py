@@ -253,6 +253,8 @@ class HuggingFaceModel:
 
     @torch.no_grad()
     def _read(self, prompts: ImagePrompts) -> Tensor:
+        if (by_slots := self._cache.layers.by_slots) is not None:
+            raise not_served(self.model, f"has {by_slots}; needs prompts without images")
         if self._cache.apart:
             rows = zip(prompts.input_ids[:, :-1], prompts.real, strict=True)
             self._cache.texts = [ids[own.to(ids.device)].tolist() for ids, own in rows]
