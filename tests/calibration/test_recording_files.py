@@ -9,6 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from rdk_cuda.recipes.resume import RecordingPlace
 from rdk_cuda.recipes.shards import SUMS, RecordingError, recorded_temperatures
 
 from .bigram_recordings import recorded
@@ -123,3 +124,13 @@ def test_it_takes_four_bytes_for_each_logit_and_a_full_disk_is_found_first(
     with pytest.raises(OSError, match="No space left on device: needs"):
         recorded(samples=90, state=tmp_path / "other")
     assert [file.name for file in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_recording_behind_a_link_is_removed_with_it(tmp_path: Path) -> None:
+    """Somebody may keep it on another disk."""
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "out.recording.tmp"
+    link.symlink_to("elsewhere")
+    recorded(samples=20, state=link)
+    assert "removed" in RecordingPlace(link, False, (1.0,)).close()
+    assert not list(tmp_path.iterdir())
