@@ -48,8 +48,8 @@ class Plan(NamedTuple):
     def block_rows(self) -> int:
         return max(1, _BLOCK_ENTRIES // self.target_size)
 
-    def batches(self, lengths: Sequence[int]) -> list[range]:
-        batches, first = [], 0
+    def batches(self, lengths: Sequence[int], first: int = 0) -> list[range]:
+        batches = []
         while first < len(lengths):
             window = _window_bytes(lengths[first], self.target_size, self.width)
             most, last = first + min(SHARD, max(1, self.batch_bytes // window)), first + 1
@@ -117,20 +117,20 @@ def record(
     lengths = [len(window.ids) - unread for window in windows]
     plan = plan_memory(memory, lengths, temperatures, target_size, width, samples, context)
     running = Running(plan, windows, lengths, seed, sizes)
-    batches = plan.batches(lengths)
     shards, done = None, 0
     if state is not None:
         text = f"{len(windows)} windows, {sum(lengths)} tokens, SHA-256 {_digest(windows)}"
         said = {**plan._asdict(), "text": text, "models": models, "seed": seed}
         del said["batch_bytes"]
-        rows = [running.rows_of(batch) for batch in batches]
-        shards = Shards(Path(state), said, rows, running.sums, running.rows)
+        shards = Shards(
+            Path(state), said, running.rows_of, len(lengths), running.sums, running.rows
+        )
         done = shards.resume()
-    left = batches[done:]
+    left = plan.batches(lengths, done)
     for batch in left if each is None else each(left, "Calibrating: reading text"):
         running.read(read, batch, unread)
         if shards is not None:
-            shards.add()
+            shards.add(batch)
     return running.finished()
 
 

@@ -150,7 +150,8 @@ class RecordingPlace:
                 f"{self.path} ({size}) kept: with --recording and the same models and text, other "
                 "shares need no further reading."
             )
-        shutil.rmtree(self.path)
+        shutil.rmtree(self.path.resolve())
+        self.path.unlink(missing_ok=True)  # a link to it
         return f"{self.path} ({size}) removed; --recording FILE keeps it for other settings."
 
 

@@ -12,7 +12,8 @@ import errno
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -90,27 +91,33 @@ class Shards:
     Args:
         path: of the folder, in one that exists.
         settings: identify the recording, in JSON.
-        batches: the rows of each batch's samples.
+        rows_of: of windows, the rows of their samples.
+        windows: how many there are.
         sums, rows: what is saved and filled in.
+
+    Attributes:
+        read: behind which window each shard ends, of those that are saved.
     """
 
     def __init__(
         self,
         path: Path,
         settings: Mapping[str, Any],
-        batches: Sequence[slice],
+        rows_of: Callable[[range], slice],
+        windows: int,
         sums: Mapping[str, Tensor],
         rows: Mapping[str, Tensor],
     ) -> None:
         if not path.absolute().parent.is_dir():
             raise ValueError(f"record: state is {path}; needs a folder in one that exists")
-        self.path, self.batches, self.sums, self.rows = path, batches, sums, rows
+        self.path, self.sums, self.rows = path, sums, rows
+        self.rows_of, self.windows, self.read = rows_of, windows, list[int]()
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))
-        self.size, self.done = int(settings["target_size"]), 0
+        self.size = int(settings["target_size"])
         self.by_token = 2 * rows["targets"].shape[1] > self.size
 
     def resume(self) -> int:
-        """Fill in what was read, and return how many batches that were; begin anew without any."""
+        """Fill in what was read, and return how many windows that were; begin anew without any."""
         if not (self.path / SUMS).exists() and not self.path.is_file():
             self._begin()
             return 0
@@ -121,19 +128,21 @@ class Shards:
         except (RecordingError, FileNotFoundError) as error:
             reason = error.reason if isinstance(error, RecordingError) else error
             raise RecordingError(f"record: {reason}; delete it to begin anew") from error
-        return self.done
+        return self.read[-1] if self.read else 0
 
-    def add(self) -> None:
-        """Save the next batch: its samples first, so that no sums stand without them."""
-        own = {name: tensor[self.batches[self.done]] for name, tensor in self.rows.items()}
+    def add(self, batch: range) -> None:
+        """Save the next windows: their samples first, so that no sums stand without them."""
+        rows = self.rows_of(batch)
+        own = {name: tensor[rows] for name, tensor in self.rows.items()}
         if self.by_token:
             logits = torch.full(
                 (len(own["hidden"]), self.size), -torch.inf, dtype=torch.float32, device="cpu"
             )
             own["logits"] = logits.scatter_(1, own.pop("targets").long(), own.pop("target_logits"))
         names = (*_ALWAYS, *(("logits",) if self.by_token else _LIKELIEST))
-        _write(self._shard(self.done), _SAMPLES, {name: own[name] for name in names}, {})
-        self.done += 1
+        samples = {name: own[name] for name in names}
+        _write(self._shard(len(self.read)), _SAMPLES, samples, self._said_of(batch))
+        self.read.append(batch.stop)
         self._write_sums()
 
     def _begin(self) -> None:
@@ -156,18 +165,22 @@ class Shards:
         pairs = {name: (about.get(name), now) for name, now in self.settings.items()}
         if different := {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}:
             raise OtherRecordingError(self.path, different)
-        done = about.get("shards")
-        if not isinstance(done, int) or not 0 <= done <= len(self.batches):
-            raise RecordingError(f"record: {self.path} was altered (it has {done} shards)")
+        said: Any = about.get("read")
+        read: list[int] = said if isinstance(said, list) else [0]  # which is none
+        ends = [0, *read]
+        sound = all(isinstance(end, int) for end in ends) and ends[-1] <= self.windows
+        if not sound or any(begin >= end for begin, end in pairwise(ends)):
+            raise RecordingError(f"record: {self.path} was altered (it has {said!r:.40} windows)")
         self._fill(self.path / SUMS, _FILE, dict(self.sums))
-        for number, own in enumerate(self.batches[:done]):
-            rows = {name: tensor[own] for name, tensor in self.rows.items()}
+        for number, batch in enumerate(map(range, ends, read)):
+            rows = {name: tensor[self.rows_of(batch)] for name, tensor in self.rows.items()}
+            owner = self._said_of(batch)
             content = {name: rows[name] for name in _ALWAYS}
             if self.by_token:
                 logits = torch.empty(
                     len(rows["hidden"]), self.size, dtype=torch.float32, device="cpu"
                 )
-                self._fill(self._shard(number), _SAMPLES, {**content, "logits": logits})
+                self._fill(self._shard(number), _SAMPLES, {**content, "logits": logits}, owner)
                 parts = (rows[name].split(_ROWS) for name in _LIKELIEST)
                 for block, ids, sorted_logits in zip(logits.split(_ROWS), *parts, strict=True):
                     values, order = block.sort(dim=1, descending=True, stable=True)
@@ -175,12 +188,20 @@ class Shards:
                     sorted_logits.copy_(values[:, : ids.shape[1]])
             else:
                 content |= {name: rows[name] for name in _LIKELIEST}
-                self._fill(self._shard(number), _SAMPLES, content)
-        self.done = done
+                self._fill(self._shard(number), _SAMPLES, content, owner)
+        self.read = read
 
-    def _fill(self, path: Path, kind: TensorFile, into: Mapping[str, Tensor]) -> None:
+    def _fill(
+        self,
+        path: Path,
+        kind: TensorFile,
+        into: Mapping[str, Tensor],
+        said: Mapping[str, str] | None = None,
+    ) -> None:
         """Copy a file's tensors, each of its shape and with numbers that it may have."""
-        found, _ = kind.read(path)
+        found, metadata = kind.read(path)
+        if said is not None and said.items() - metadata.items():
+            raise RecordingError(f"record: {path} is of another recording, or of other windows")
         for name, needed in into.items():
             tensor = found.get(name)
             if tensor is None or (tensor.shape, tensor.dtype) != (needed.shape, needed.dtype):
@@ -205,8 +226,12 @@ class Shards:
     def _shard(self, number: int) -> Path:
         return self.path / f"samples-{number:05}.safetensors"
 
+    def _said_of(self, batch: range) -> dict[str, str]:
+        """Name the recording and the windows that a shard belongs to."""
+        return {"about": json.dumps({**self.settings, "windows": [batch.start, batch.stop]})}
+
     def _write_sums(self) -> None:
-        about = json.dumps({**self.settings, "shards": self.done})
+        about = json.dumps({**self.settings, "read": self.read})
         _write(self.path / SUMS, _FILE, self.sums, {"about": about})
 
 

@@ -9,6 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from rdk_cuda.recipes.resume import RecordingPlace
 from rdk_cuda.recipes.shards import SUMS, RecordingError
 
 from .bigram_recordings import recorded
@@ -51,7 +52,9 @@ SAMPLES = "samples-00000.safetensors"
         (SUMS, {"probs": None}, r"lacks \['probs'\] and has unknown \[\]"),
         (SUMS, {"temperatures": [1.0, 0.0]}, "does not tell at which temperatures"),
         (SUMS, {"more": NESTED}, "is nested more than 100 times"),
-        (SUMS, {"shards": 99}, "it has 99 shards"),
+        *((SUMS, {"read": ends}, "was altered") for ends in (1, [99], [3, 3], [-1], ["3"])),
+        (SAMPLES, {"seed": 4}, "is of another recording, or of other windows"),
+        (SAMPLES, {"windows": [0, 1]}, "is of another recording, or of other windows"),
         (SUMS, {"squares": lambda x: x[:, 1:].clone()}, "squares is .*39.; needs .*40."),
         (SUMS, {"squares": _with(-0.1)}, "squares has the value -0.1"),
         (SUMS, {"counts": _with(-1)}, "counts has the value -1"),
@@ -107,3 +110,13 @@ def test_it_takes_four_bytes_for_each_logit_and_a_full_disk_is_found_first(
     with pytest.raises(OSError, match="No space left on device: needs"):
         recorded(samples=90, state=tmp_path / "other")
     assert [file.name for file in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_recording_behind_a_link_is_removed_with_it(tmp_path: Path) -> None:
+    """Somebody may keep it on another disk."""
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "out.recording.tmp"
+    link.symlink_to("elsewhere")
+    recorded(samples=20, state=link)
+    assert "removed" in RecordingPlace(link, False, (1.0,)).close()
+    assert not list(tmp_path.iterdir())

@@ -54,6 +54,22 @@ def test_an_interrupted_recording_goes_on_to_the_same_bits(
     assert os.listdir(tmp_path) == ["state"]
 
 
+@pytest.mark.parametrize("samples", [0, 20])
+def test_it_goes_on_when_other_windows_are_read_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, samples: int
+) -> None:
+    """As with another bound of memory; also where the shards so far have no samples."""
+    again = {"samples": samples, "state": tmp_path / "state"}
+    monkeypatch.setattr("rdk_cuda.recipes.record.SHARD", 1)
+    with pytest.raises(StopReading):
+        recorded(model=_reads_before_stopping(3), **again)
+    monkeypatch.undo()
+    whole = recorded(samples=samples)
+    assert_same_bits(recorded(**again), whole)
+    monkeypatch.setattr("rdk_cuda.recipes.record.SHARD", 1)
+    assert_same_bits(recorded(**again), whole)
+
+
 PROGRAM = """
 import os, sys, time
 from tests.calibration.bigram_recordings import read, recorded

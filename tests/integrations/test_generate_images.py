@@ -199,6 +199,22 @@ def test_prompts_with_images_are_continued_as_by_the_library(name: str) -> None:
     assert statistics.accepted[PLACES - 1] > 0
 
 
+@pytest.mark.parametrize("name", ["qwen3_5", "gemma3"])
+def test_one_prompt_with_an_image_has_no_mask(name: str) -> None:
+    """The library hands over None where no prompt is padded."""
+    given = with_images(name)
+    patches = given["image_grid_thw"][0].prod() if "image_grid_thw" in given else None
+    pixels = given.pop("pixel_values")[: 1 if patches is None else patches]
+    one = {kind: own[:1] for kind, own in given.items()}
+    real = one["attention_mask"][0] > 0
+    one |= {kind: own[:, real] for kind, own in one.items() if own.shape[1:] == real.shape}
+    one |= {"pixel_values": pixels}
+    model, drafter = (recurrent(name, **TYPES[name]) for _ in range(2))
+    expected = model.generate(**one, **OPTIONS)
+    found = model.generate(**one, **OPTIONS, custom_generate=Generate(drafter))
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("name", ["qwen3_vl", "qwen3_5"])
 def test_control_positions_by_tokens_alone_are_caught(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -233,6 +249,10 @@ def test_images_that_cannot_be_read_are_refused() -> None:
     prompts = ImagePrompts(last.pop("input_ids"), given | last)
     with pytest.raises(ValueError, match="a prompt ends with an image"):
         prompts.read(model, "cache", None)
+    other = TYPES["llava"] | {"text_config": TEXT | {"model_type": "llama4_text"}}
+    passes = {**with_images("llava"), **OPTIONS, "custom_generate": Generate(Spoilt([]))}
+    with pytest.raises(TypeError, match=r"has layers of type .*; needs prompts without images"):
+        recurrent("llava", **other).generate(**passes)
     target = HuggingFaceModel(model, state_layers=(1,))
     generate._decoder(model, None)
     generate._target = target

@@ -46,7 +46,8 @@ class ImagePrompts(NamedTuple):
     @property
     def real(self) -> Tensor:
         """Which columns are tokens; without the last one, which decoding reads."""
-        mask: Tensor = self.model_arguments.get("attention_mask", torch.ones_like(self.input_ids))
+        mask = self.model_arguments.get("attention_mask")  # None where all prompts are as long
+        mask = torch.ones_like(self.input_ids) if mask is None else mask
         return mask[:, :-1].bool().cpu()
 
     def read(self, model: Any, cache_argument: str, past: Any) -> Tensor:

@@ -151,6 +151,8 @@ class HuggingFaceModel:
         waiting, self.waiting, self._beyond = self.waiting, None, None
         if waiting is None:
             return
+        if (by_slots := self._cache.layers.by_slots) is not None:
+            raise not_served(self.model, f"has {by_slots}; needs prompts without images")
         self._cache.append_read(waiting.real)
         if self._cache.apart:
             rows = zip(waiting.input_ids[:, :-1], waiting.real, strict=True)

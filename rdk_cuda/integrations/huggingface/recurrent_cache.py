@@ -85,13 +85,14 @@ class RecurrentCache(SlotCache):
         self.past.reading = one
         return super().append(real, parents)
 
-    def append_read(self, real: Tensor) -> None:
+    def append_read(self, real: Tensor) -> Tensor:
         """As `SlotCache.append_read`; nothing of it is taken back."""
         self.past.reading = None
         for at in self._at:
             self.past.layers[at].reading = None
-        super().append(real)
+        positions = super().append_read(real)
         self._forget_passes()
+        return positions
 
     def run(self, module: Any, arguments: Mapping[str, Any]) -> Any:
         """As `SlotCache.run`."""

@@ -98,23 +98,12 @@ class SlotCache:
             positions `[B, W]`, and the additive mask `[B, 1, W, slots + W]` that all layers take,
             or one for each kind of layer, as the library names them; None without attention.
         """
-        own, lengths = real.numpy(), np.array(self.lengths, np.int64)
-        counts, seen = own.sum(1), None
-        if parents is not None:
-            places, seen = self._grow(own, parents)
-        else:
-            # A padding column is seen by nobody; its position only has to be a legal one.
-            so_far = own.cumsum(1) if own.shape[1] > 1 else counts[:, None]
-            places = (lengths[:, None] + so_far - 1).clip(0)
-        self._alive = np.concatenate([self._alive, own], 1)
-        self._places = np.concatenate([self._places, places], 1)
-        self.lengths = (lengths + counts).tolist()
-        positions = torch.from_numpy(places)
+        positions, seen = self._count(real, parents)
         return positions.to(self.device), self._masks(real, positions, seen)
 
-    def append_read(self, real: Tensor) -> None:
-        """As `append`, of columns that the library reads itself, with padding in front."""
-        self.append(real)
+    def append_read(self, real: Tensor) -> Tensor:
+        """As `append`, of columns that are read without our mask, which is large for many."""
+        return self._count(real, None)[0].to(self.device)
 
     def run(self, module: Any, arguments: Mapping[str, Any]) -> Any:
         """Call a module of the model for the pass that was appended."""
@@ -155,6 +144,23 @@ class SlotCache:
             for own, kind in zip(past.layers, made, strict=True)
         ]
         return past
+
+    def _count(
+        self, real: Tensor, parents: Sequence[Sequence[int]] | None
+    ) -> tuple[Tensor, NDArray[np.bool_] | None]:
+        """Own a pass's columns; their positions, and what a tree lets each see."""
+        own, lengths = real.numpy(), np.array(self.lengths, np.int64)
+        counts, seen = own.sum(1), None
+        if parents is not None:
+            places, seen = self._grow(own, parents)
+        else:
+            # A padding column is seen by nobody; its position only has to be a legal one.
+            so_far = own.cumsum(1) if own.shape[1] > 1 else counts[:, None]
+            places = (lengths[:, None] + so_far - 1).clip(0)
+        self._alive = np.concatenate([self._alive, own], 1)
+        self._places = np.concatenate([self._places, places], 1)
+        self.lengths = (lengths + counts).tolist()
+        return torch.from_numpy(places), seen
 
     def _grow(
         self, real: NDArray[np.bool_], parents: Sequence[Sequence[int]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -29,11 +30,16 @@ def states_of(model: Any, layers: Sequence[int], depth: int) -> Iterator[Any]:
     Of a model of this depth, which as a layer stands for the last hidden state, after the last
     norm, and one more for that before it.
     """
-    before, handle = list[Tensor](), None
+    before, handle, thread = list[Tensor](), None, threading.get_ident()
+
+    def note(_: Any, inputs: Any) -> None:
+        if threading.get_ident() == thread:  # others may run the same model
+            before.append(inputs[0])
+
     if depth + 1 in layers:
         decoder = model.get_decoder()
         norm = getattr(decoder, last_norm(decoder))
-        handle = norm.register_forward_pre_hook(lambda _, inputs: before.append(inputs[0]))
+        handle = norm.register_forward_pre_hook(note)
 
     def joined(result: Any, device: torch.device | None = None) -> Tensor:
         read = [

@@ -375,3 +375,14 @@ def test_pickles_are_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(CheckpointError, match=f"{name} may be a pickle; needs safetensors files"):
         read_block_drafter(tmp_path, target())
+
+
+def test_no_mask_is_made_for_the_target_s_states(
+    read: tuple[HuggingFaceModel, BlockDrafter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would have the square of a prompt's tokens."""
+    _, drafter = read
+    monkeypatch.setattr(type(drafter._cache), "_masks", lambda *_: pytest.fail("made a mask"))
+    drafter.reset(1)
+    drafter.observe([torch.ones(9, 2 * WIDTH)])
+    assert drafter.feed([[1] * 10], [1]).logits.isfinite().all()

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from rdk_cuda.integrations.eagle3 import (
     unrolled_read,
 )
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.huggingface.states import states_of
 
 from .test_published import PUBLISHED, logits_along_a_draft, target
 
@@ -101,6 +103,15 @@ def test_layer_l_is_read_before_the_last_norm(tmp_path: Path) -> None:
 
 def found_affinity(checkpoint: Eagle3Checkpoint) -> Any:
     return Affinity.intersection(checkpoint.vocabulary)
+
+
+def test_threads_read_their_own_states_before_the_last_norm() -> None:
+    model, ids = eagle_target(), IDS[:, :3]
+    depth = model.config.num_hidden_layers
+    with states_of(model, (depth + 1,), depth) as joined, ThreadPoolExecutor(1) as another:
+        result = model(ids, output_hidden_states=True)
+        another.submit(model, ids).result()
+        assert joined(result).shape == (1, 3, model.config.hidden_size)
 
 
 def test_padding_behind_the_target_s_tokens_is_cut_off(tmp_path: Path) -> None:
