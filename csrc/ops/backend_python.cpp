@@ -111,9 +111,10 @@ PyObject* set_starter(PyObject*, PyObject* starter) {
         static_cast<const CompiledStarter*>(PyCapsule_GetPointer(starter, kCompiledStarter)),
         std::memory_order_release);
   }
-  Py_XDECREF(installed);
+  PyObject* before = installed;
   installed = starter == Py_None ? nullptr : starter;
   Py_XINCREF(installed);
+  Py_XDECREF(before);  // last, as it may run anything
   Py_RETURN_NONE;
 }
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..eagle3.checkpoint import refuse_misfits, shapes_of, vocabulary_of
 from ..eagle3.config_json import (
     SIZE,
+    TOKEN,
     checked,
     layer_config,
     layer_fields,
@@ -117,7 +118,7 @@ def _configuration(
         aux or tuple(at + 1 for at in read or ()),
         checked(name, found, "target_hidden_size", SIZE, text.hidden_size),
         block=checked(name, found, "block_size"),
-        mask=checked(name, found, "mask_token_id"),
+        mask=checked(name, found, "mask_token_id", TOKEN),
         draft_size=checked(name, found, "draft_vocab_size", SIZE, layer["vocab_size"]),
         # DSpark's own files do; those of vllm-project/speculators where they say so.
         from_newest=bool(rank) and bool(found.get("sample_from_anchor", kind is None)),

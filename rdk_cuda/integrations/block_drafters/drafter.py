@@ -35,6 +35,7 @@ class BlockDrafter:
             of both.
         lengths, observed, context, state_layers: as of `Eagle3Drafter`.
         block: `[B, places, d]`, the states of this step's drafts; None before there are any.
+        places: the most tokens that it drafts in a step.
         newest: `[B]`, the tokens that they follow.
     """
 
@@ -50,7 +51,7 @@ class BlockDrafter:
         whole = network.vocabulary.draft_size == network.vocabulary.target_size
         self.full_head: TokenHead | None = (own, None) if whole else None
         self.network, self.vocabulary_size = network, len(head)
-        self.state_layers = network.config.state_layers
+        self.state_layers, self.places = network.config.state_layers, network.config.places
         self.device, self.dtype = own.device, own.dtype
         self._cache = cache_for(network, self.dtype, self.device)
         self.reset(0)

@@ -24,6 +24,7 @@ def _is_number(value: Any) -> bool:
 
 Rule = tuple[Callable[[Any], bool], str]  # the valid values, and these in words
 SIZE: Rule = (_is_size, "a positive integer below 2^31")
+TOKEN: Rule = (lambda value: value == 0 or _is_size(value), "a token id")
 _NUMBER: Rule = (_is_number, "a number")
 _FLAG: Rule = (lambda value: type(value) is bool, "true or false")
 _OBJECT: Rule = (lambda value: isinstance(value, dict), "an object")

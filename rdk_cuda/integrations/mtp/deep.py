@@ -28,6 +28,7 @@ class DeepMtpDrafter:
         head, head_bias: as of `MtpDrafter`.
 
     Attributes:
+        places: the most tokens that it drafts in a step.
         lengths, observed, full_head, state_layers, vocabulary_size: as of `MtpDrafter`.
     """
 
@@ -37,6 +38,7 @@ class DeepMtpDrafter:
         self, network: MtpNetwork, *, head: Tensor | None = None, head_bias: Tensor | None = None
     ) -> None:
         self.networks = [network, *network.further]
+        self.places = len(self.networks)
         own = network.lm_head.weight
         if any(each.lm_head.weight.data_ptr() != own.data_ptr() for each in self.networks):
             raise ValueError(
