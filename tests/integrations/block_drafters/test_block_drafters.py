@@ -229,6 +229,12 @@ def test_more_places_than_a_pass_has_are_refused(read: Any) -> None:
     places = drafter.network.config.places
     with pytest.raises(ValueError, match=f"needs at most {places}, as many as BlockDrafter"):
         SpeculativeDecoder(model, drafter, draft_length=places + 1)
+    drafter.reset(1)
+    with pytest.raises(ValueError, match="then drafts one by one"):
+        drafter.feed([[5, 3]], [1])
+    assert (
+        read_drafts(model, drafter, places)(torch.tensor([[5, 3, 1, 2, 4, 6]])).hidden is not None
+    )
 
 
 def test_confidence_ends_drafts(tmp_path: Path) -> None:
