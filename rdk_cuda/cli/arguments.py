@@ -140,6 +140,13 @@ def refuse_paths_beyond_utf8(arguments: argparse.Namespace) -> None:
                 raise InputError(f"--{name} {str(value)!a}: is not UTF-8; rename it") from None
 
 
+def add_numbers(add: Any, defaults: Any, *options: tuple[str, Any, str]) -> None:
+    """Add an option of each name, type and help, whose default is the request's field."""
+    for name, type_, text in options:
+        default = getattr(defaults, name.replace("-", "_"))
+        add(f"--{name}", type=type_, default=default, metavar="N", help=f"{text} (%(default)s)")
+
+
 def add_dtype(add: Callable[..., Any]) -> None:
     add(
         "--dtype",

@@ -13,6 +13,7 @@ from .arguments import (
     add_device,
     add_dtype,
     add_keep,
+    add_numbers,
     add_out,
     add_text,
     budget,
@@ -71,7 +72,9 @@ def add_calibrate(commands: Any) -> None:
         help="keep these target ids instead, and as always special tokens and bytes: a JSON list, "
         "a list of FR-Spec or SGLang (.pt), or an EAGLE-3 checkpoint with d2t",
     )
-    for name, type_, text in (
+    add_numbers(
+        add,
+        defaults,
         ("virtual", natural, "virtual tokens, at most"),
         ("dynamic", natural_or_none, "dynamic tokens of a row, at most; 0 for none"),
         ("window", natural, "how many of the last tokens of the context are recent"),
@@ -86,9 +89,7 @@ def add_calibrate(commands: Any) -> None:
         ("positions", natural, "of the text that the models read, spread over it"),
         ("memory", gibibytes, "GiB for what is recorded of it"),
         ("seed", seed, "of samples and clusters"),
-    ):
-        default = getattr(defaults, name.replace("-", "_"))
-        add(f"--{name}", type=type_, default=default, metavar="N", help=f"{text} (%(default)s)")
+    )
     add(
         "--draft-cost",
         type=positive,

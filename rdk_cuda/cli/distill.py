@@ -11,6 +11,7 @@ from .arguments import (
     add_command,
     add_device,
     add_dtype,
+    add_numbers,
     add_out,
     add_saved,
     natural,
@@ -66,16 +67,16 @@ def add_distill(commands: Any) -> None:
         "with its full head writes, or the text itself (%(default)s)",
     )
     add("--temperature", type=sampled, metavar="T", help="of use (the one calibrated for)")
-    for name, type_, text in (
+    add_numbers(
+        add,
+        Training,
         ("steps", natural, "of the optimizer, at most"),
         ("batch", natural, "texts of a step"),
         ("prompt", natural, "tokens of the text that each begins with"),
         ("tokens", natural, "that follow them"),
         ("draft-length", natural, "drafts a pass, where the drafter reads states"),
         ("seed", seed, "of the texts"),
-    ):
-        default = getattr(Training, name.replace("-", "_"))
-        add(f"--{name}", type=type_, default=default, metavar="N", help=f"{text} (%(default)s)")
+    )
     add(
         "--learning-rate",
         type=positive,
