@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent
 KERNELS = ROOT / "csrc" / "cuda"
 DEFAULT_ARCHS = "80 86 89 90a 100 120"
 DEFAULT_TOOLKIT = "/usr/local/cuda"
+PLACES = f"in CUDA_HOME, on the PATH or in {DEFAULT_TOOLKIT}"  # where nvcc is looked for
 
 
 def assigned(file: str, name: str) -> Any:
@@ -136,8 +137,7 @@ def find_nvcc(major: str | None = None) -> str:
     """The first compiler, or the first of this CUDA if there is one; ends the process without."""
     if not nvccs():
         sys.exit(
-            "Compiling the kernels needs nvcc of CUDA 12 or later, in CUDA_HOME, on the PATH or in "
-            "/usr/local/cuda; it is not there."
+            f"Compiling the kernels needs nvcc of CUDA 12 or later, {PLACES}; it is not there."
         )
     return next((n for n in nvccs() if nvcc_version(n).split(".")[0] == major), nvccs()[0])
 

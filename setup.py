@@ -69,11 +69,10 @@ def cuda_decision() -> tuple[str | None, str]:
         sys.exit(f"RDK_CUDA is {switch!r}; it must be auto, on or off.")
     if switch == "off":
         return None, "RDK_CUDA=off"
-    places = "in CUDA_HOME, on the PATH or in /usr/local/cuda"
     if torch.version.cuda is None and switch == "auto":
         return None, f"torch {torch.__version__} has no CUDA"
     if not kernels.nvccs():
-        missing = f"there is no nvcc {places}"
+        missing = f"there is no nvcc {kernels.PLACES}"
     else:
         major = (torch.version.cuda or "").split(".")[0] or None
         nvcc = kernels.find_nvcc(major)

@@ -90,9 +90,9 @@ struct Cut {
   using Rows = Cut;
   using Mask = BitMask;
   float threshold;  // -inf: nothing is cut
-  float divisor;    // 0: z is a product with the reciprocal, as of a row that is whole
+  float divisor;    // 0: z is a product with the reciprocal, as in a row that is whole
 
-  // As of a row that is whole.
+  // A row that is whole.
   __device__ __forceinline__ static Cut nothing() { return {-infinity(), 0.0f}; }
   // Where a division by the temperature decides what is kept.
   __device__ __forceinline__ static Cut below(float threshold, float temperature) {

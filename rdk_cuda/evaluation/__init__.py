@@ -1,4 +1,4 @@
-"""What a drafter is worth on held-out text: acceptance, accepted length, speed-up."""
+"""Measure a drafter on held-out text: acceptance, accepted length, speed-up."""
 
 from ..recipes.report.rows import (
     Bootstrap,

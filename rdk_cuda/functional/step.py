@@ -120,7 +120,7 @@ class Draft:
     def without_distribution(
         cls, tokens: Tensor, *, seeds: Integers | None = None, positions: Integers | None = None
     ) -> Draft:
-        """Make a draft of fixed tokens, as of n-grams and copies: q is one-hot on each.
+        """Make a draft of fixed tokens, such as n-grams and copies: q is one-hot on each.
 
         Args:
             tokens: `[B, K]` integer target ids; -1 ends a sequence's draft.

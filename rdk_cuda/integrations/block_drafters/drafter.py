@@ -33,7 +33,7 @@ class BlockDrafter:
         vocabulary_size: V_d.
         full_head: of all target tokens, if the network's head has them; with a Markov head a matrix
             of both.
-        lengths, observed, context, state_layers: as of `Eagle3Drafter`.
+        lengths, observed, context, state_layers: as in `Eagle3Drafter`.
         block: `[B, places, d]`, the states of this step's drafts; None before there are any.
         places: the most tokens that it drafts in a step.
         newest: `[B]`, the tokens that they follow.

@@ -110,7 +110,7 @@ class BlockNetwork(nn.Module):
         return cast(Tensor, last if self.config.from_newest else last[:, 1:])
 
     def with_previous(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """What the head reads: states `[..., d]`, with what is known of the tokens before."""
+        """Make the head's input of states `[..., d]` and what is known of the tokens before."""
         if not self.config.markov:
             return hidden
         previous: Tensor = self.markov(tokens).to(hidden)
@@ -132,7 +132,7 @@ def _attended(
     cache: Any,
     number: int,
 ) -> Tensor:
-    """What a layer's attention adds to the block."""
+    """Compute what a layer's attention adds to the block."""
 
     def heads(states: Tensor) -> Tensor:
         split: Tensor = states.unflatten(-1, (-1, attention.head_dim))

@@ -61,11 +61,11 @@ class Generate:
         affinity: from the drafter's tokens to the target's; None if they have one vocabulary, whose
             heads may be padded to other widths.
         draft_length: K, the most tokens drafted for each pass of the target.
-        length: as of `SpeculativeDecoder`: when a draft ends before that.
+        length: as in `SpeculativeDecoder`: when a draft ends before that.
         draft_temperature: the drafter's; None: the one that `generate` samples at.
         method: of `rdk_cuda.verify`: "token", or "block", which accepts at least as many drafts on
             average.
-        dynamic_tokens: a source, as of `SpeculativeDecoder`.
+        dynamic_tokens: a source, as in `SpeculativeDecoder`.
         vocabulary: the drafter's own tokens, for `statistics.out_of_vocabulary`.
         streamer: gets the tokens of a place as soon as all rows have one, as from `generate`.
         seed: one each, or one int from which each row gets its own, the same in every call. None:
@@ -74,7 +74,7 @@ class Generate:
         stop_strings: any of them ends a row, as with `generate(stop_strings=...)`, which does not
             pass its `tokenizer` on and so cannot be used.
         tokenizer: the target's, for `stop_strings` and next to `drafter_tokenizer`.
-        drafter_tokenizer: the drafter's, if it has one of its own, as of `SpeculativeDecoder`.
+        drafter_tokenizer: the drafter's, if it has one of its own, as in `SpeculativeDecoder`.
 
     Attributes:
         statistics: of the latest call, without dropped tokens; None before the first.
@@ -259,7 +259,7 @@ class Generate:
 
     @property
     def _drafting_model(self) -> CausalModel | Proposer:
-        """What drafts: also in a proposer or a `TextDrafter`, if there is a model in it."""
+        """Find what drafts: also in a proposer or a `TextDrafter`, if there is a model in it."""
         own: CausalModel | Proposer = getattr(self.drafter, "drafter", self.drafter)
         return own
 

@@ -220,7 +220,7 @@ def _locals_of_generate() -> Mapping[str, Any]:
 
 
 class Sampling(NamedTuple):
-    """What changes the target's logits, and what `verify` does to them afterwards."""
+    """Changes of the target's logits, and what `verify` does to them afterwards."""
 
     processors: LogitsProcessorList | None
     temperature: float

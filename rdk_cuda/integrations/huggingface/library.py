@@ -1,4 +1,4 @@
-"""What differs between the releases of Transformers that are served, from 5.0 on.
+"""Differences between the releases of Transformers that are served, from 5.0 on.
 
 A model's KV cache is its argument `cache` from 5.24 on, and `past_key_values` before, or, where all
 layers are recurrent, `cache_params`. A model whose code is not the library's own can have either
@@ -18,7 +18,7 @@ CACHE_ARGUMENTS = ("cache", "past_key_values", "cache_params")
 
 
 def cache_argument(module: Any) -> str:
-    """What a module's forward calls its KV cache; the newest name if it takes none.
+    """Find how a module's forward calls its KV cache; the newest name if it takes none.
 
     Where a decorator takes the old name, too, the signature is still that of the function itself.
     """

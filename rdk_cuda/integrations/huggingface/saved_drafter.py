@@ -186,7 +186,7 @@ def refuse_other_model(name: str, model: Any, drafter: PrunedDrafter) -> None:
 
 
 def settings_as_json(settings: Mapping[str, Any]) -> str:
-    """What `calibration.json` holds; a `SavedDrafterError` if JSON cannot hold it."""
+    """Make the text of `calibration.json`; a `SavedDrafterError` if JSON cannot hold it."""
     content = {"format": _FORMAT, "format_version": _VERSION, "settings": dict(settings)}
     try:
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -212,7 +212,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """What a `calibration.json` says, if a drafter was saved with it."""
+    """Read a `calibration.json`, if a drafter was saved with it."""
     try:
         content = read_json(path)
     except ValueError as error:

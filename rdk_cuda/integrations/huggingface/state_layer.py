@@ -96,6 +96,6 @@ def set_states(layer: Any, states: States) -> None:
 
 
 def window_of(columns: Tensor, counts: Tensor, size: int) -> Tensor:
-    """What a convolution's state is after so many columns behind a state, `[B, C, size]`."""
+    """Cut out a convolution's state after so many columns behind a state, `[B, C, size]`."""
     at = counts[:, None, None] + torch.arange(size, device="cpu")
     return columns.gather(2, at.expand(-1, columns.shape[1], -1).to(columns.device))

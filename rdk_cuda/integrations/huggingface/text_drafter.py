@@ -57,7 +57,7 @@ def save_text_drafter(
     """Write a directory that `load_text_drafter` reads, atomically.
 
     Args:
-        directory, model, settings, overwrite: as of `save_drafter`.
+        directory, model, settings, overwrite: as in `save_drafter`.
         drafter_tokenizer, tokenizer: the drafter's own, and the target's.
         affinity: from the drafter's tokens to the target's.
 

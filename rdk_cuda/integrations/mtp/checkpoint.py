@@ -66,7 +66,7 @@ def read_mtp(directory: str | PathLike[str], target: Any) -> MtpNetwork:
 
 
 def _names(family: Family, text: Any, number: int) -> dict[str, str]:
-    """What the names of one layer's parts begin with; `layer` is the decoder layer itself."""
+    """Name the beginnings of one layer's parts; `layer` is the decoder layer itself."""
     numbers = {"k": number, "after": text.num_hidden_layers + number, "last": _blocks(text) - 1}
     own = {part: getattr(family, part).format(**numbers) for part in (*_PARTS, "head", "layer")}
     return {part: name for part, name in own.items() if name}

@@ -25,11 +25,11 @@ class DeepMtpDrafter:
 
     Args:
         network: from `read_mtp`, with its `further` layers, which share one head.
-        head, head_bias: as of `MtpDrafter`.
+        head, head_bias: as in `MtpDrafter`.
 
     Attributes:
         places: the most tokens that it drafts in a step.
-        lengths, observed, full_head, state_layers, vocabulary_size: as of `MtpDrafter`.
+        lengths, observed, full_head, state_layers, vocabulary_size: as in `MtpDrafter`.
     """
 
     context = math.inf
@@ -117,7 +117,7 @@ class DeepMtpDrafter:
             above[:] = [states[:n] for states, n in zip(above, cache.lengths, strict=True)]
 
     def _run(self, place: int, rows: Sequence[int]) -> Tensor:
-        """What a layer's head reads `[B, 1, d]`, behind the entries that it had not read."""
+        """Run a layer over entries that it had not read; returns its head's input `[B, 1, d]`."""
         network, cache = self.networks[place], self._caches[place]
         first, none = cache.lengths, self._states[place][0][:0]
         new: list[list[int]] = [[] for _ in first]

@@ -36,7 +36,7 @@ def load_token_map(directory: str | PathLike[str]) -> TokenMap:
     """For an engine that keeps a context as the target's tokens, and does not retokenise it.
 
     Raises:
-        SavedDrafterError: as of `load_text_drafter`.
+        SavedDrafterError: as in `load_text_drafter`.
     """
     path = Path(directory)
     affinity, _ = load_affinity(path)

@@ -41,7 +41,7 @@ class OverlapLoss(nn.Module):
     Args:
         affinity: from the drafter's V_d tokens to the V_t of the target.
         loss: one of `rdk_cuda.training.LOSSES`.
-        temperature: of target and drafter, as of `rdk_cuda.overlap`; above 0.
+        temperature: of target and drafter, as in `rdk_cuda.overlap`; above 0.
         eta: of `lk`; the paper's best is 3.
         reduction: "mean" over rows that have a distribution, or "none".
 
@@ -89,7 +89,7 @@ class OverlapLoss(nn.Module):
         """The loss: a scalar, or `[...]` without a reduction.
 
         Args:
-            target_logits, draft_logits, dynamic_tokens, dynamic_logits: as of `rdk_cuda.overlap`;
+            target_logits, draft_logits, dynamic_tokens, dynamic_logits: as in `rdk_cuda.overlap`;
                 all but those of the target get a gradient. Where only the target's largest
                 log-probabilities are known, these, and the others' mass spread evenly, will do.
 
@@ -156,7 +156,7 @@ def redistributed(
 
     Args:
         draft_logits: `[..., V_d]`.
-        affinity, dynamic_tokens, dynamic_logits: as of `rdk_cuda.overlap`.
+        affinity, dynamic_tokens, dynamic_logits: as in `rdk_cuda.overlap`.
         temperature: above 0.
         log: return logarithms, of probabilities that may be too small for float32.
 
