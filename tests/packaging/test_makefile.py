@@ -73,3 +73,17 @@ def test_the_operators_are_compiled_once_until_their_sources_change(tmp_path: Pa
     assert compiled("lint", *extras) == 0
     for source in ("csrc/params.h", "csrc/cpu/verify.cpp", "setup.py"):
         assert compiled("-W", source, *extras) == 1
+
+
+def test_nothing_that_make_writes_is_tracked_not_even_as_a_link() -> None:
+    def git(*arguments: str) -> str:
+        command = ["git", "-c", "safe.directory=*", *arguments]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+
+    if not git("ls-files"):
+        pytest.skip("a source distribution, without git")
+    assert git("ls-files", "--cached", "--ignored", "--exclude-standard") == ""
+    assert [line for line in git("ls-files", "--stage").splitlines() if line[:6] == "120000"] == []
+    # A pattern that ends in a slash lets a link of that name in.
+    made = [".venv", ".venv-vllm", ".vllm", ".sglang"]
+    assert git("check-ignore", "--no-index", *made).split() == made
