@@ -51,7 +51,7 @@ ACTIVATE := echo 'Installed. To use it in this shell: . $(ENVIRONMENT)/bin/activ
 HAS_TORCH := import torch; assert tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 11)
 SOURCES := setup.py build_kernels.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu csrc/*/*.cuh \
-    tests/*/*.h tests/*/*.cpp tests/*/*.cu)
+    tests/proof/*/*.h tests/proof/*/*.cpp tests/proof/*/*.cu)
 
 .PHONY: demo demo-gemma test test-ci night test-vllm test-sglang hub-kernel wheels constraints gpu-check gpu-sanitize gpu-measure \
     lint install clean
@@ -84,7 +84,7 @@ hub-kernel: $(ENVIRONMENT)/.rdk-build
 	$(RUN) -m hub_kernel $(HUB_KERNEL)
 
 wheels: $(ENVIRONMENT)/.rdk-dev
-	$(RUN) -m tests.packaging.wheels dist
+	$(RUN) -m tests.proof.packaging.wheels dist
 
 constraints:
 	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(PYTHON) -m venv "$$folder" && \

@@ -303,7 +303,7 @@ def table(found: dict[tuple[str, str], Resources]) -> str:
 
 
 def golden(found: dict[tuple[str, str], Resources]) -> str:
-    """The text of tests/packaging/kernel_resources.json: by kernel and architecture."""
+    """The text of tests/proof/packaging/kernel_resources.json: by kernel and architecture."""
     entries: dict[str, dict[str, str]] = {}
     for (name, arch), used in found.items():
         spills = f", {used.spill_bytes} bytes spilled" if used.spill_bytes else ""

@@ -60,7 +60,7 @@ def native(cpu: Any) -> Any:
     """The operators for tensors that are on the GPU, or where its place is taken."""
     if PLACE != "emulated":
         return cpu
-    from .emulated.emulated_operators import emulator
+    from .proof.emulated.emulated_operators import emulator
 
     emulator()
     return torch.ops.rdk_emulated
@@ -75,7 +75,7 @@ def emulated(cpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 @contextmanager
 def in_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    from .emulated.emulated_operators import emulator
+    from .proof.emulated.emulated_operators import emulator
 
     module = emulator()
     monkeypatch.setattr(torch.ops, "rdk", torch.ops.rdk_emulated)

@@ -26,25 +26,30 @@ RESULT = Path(__file__).with_suffix(".json")
 PYTHON = sys.executable
 PYTEST = [PYTHON, "-m", "pytest", "-n", "auto", "--dist", "loadgroup", "--no-loadscope-reorder"]
 
+FUZZ = [PYTHON, "-m", "tests.proof.fuzz"]
+
 THOROUGH = {"RDK_ARCHS": "80 86 89 90a 100 120"}  # the kernels of every architecture
 SLOW_TESTS = {  # folders, with the marks of what runs: that of ci compiles one architecture
-    "packaging": "night or ci",
-    "emulated": "night",
+    "proof/packaging": "night or ci",
+    "proof/emulated": "night",
     "operators": "night",
     "decoding": "night",
     "labs": "night",
 }
 PARTS: dict[str, list[str]] = {
-    **{folder: [*PYTEST, "-m", marks, f"tests/{folder}"] for folder, marks in SLOW_TESTS.items()},
+    **{
+        folder.removeprefix("proof/"): [*PYTEST, "-m", marks, f"tests/{folder}"]
+        for folder, marks in SLOW_TESTS.items()
+    },
     "other-tests": [
         *PYTEST,
         *("-m", "night"),
         *(f"--ignore=tests/{folder}" for folder in SLOW_TESTS),
     ],
-    "fuzz": [PYTHON, "-m", "tests.fuzz", "--seed", "1", "--count", "50000"],
-    "fuzz-kernels": [PYTHON, "-m", "tests.fuzz", "--implementation", "cuda", "--count", "500"],
-    "mutants": [PYTHON, "-m", "tests.mutation", "--all"],
-    "soak": [PYTHON, "-m", "tests.soak", "--tokens", "1e8"],
+    "fuzz": [*FUZZ, "--seed", "1", "--count", "50000"],
+    "fuzz-kernels": [*FUZZ, "--implementation", "cuda", "--count", "500"],
+    "mutants": [PYTHON, "-m", "tests.proof.mutation", "--all"],
+    "soak": [PYTHON, "-m", "tests.proof.soak", "--tokens", "1e8"],
     "versions": [PYTHON, "-m", "tests.versions"],
     "wheels": ["make", "wheels"],
     "demo": ["make", "demo"],

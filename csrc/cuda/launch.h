@@ -47,7 +47,7 @@ constexpr int kPostBytes = 176;
 //                       kernel's launch bounds hold the compiler to it
 //   kStaticSharedBytes  static shared memory of a block; CUDA's limits are on static and dynamic
 //                       bytes together
-// tests/packaging compares the latter with what compilers made of the kernels.
+// tests/proof/packaging compares the latter with what compilers made of the kernels.
 struct LaunchShape {
   int64_t blocks;
   int64_t threads;

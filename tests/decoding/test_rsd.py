@@ -1,4 +1,4 @@
-"""RSD as a proposer and a rule of the decoder. Its mathematics: tests/statistics/test_rsd.py."""
+"""RSD as a proposer and a rule of the decoder. Its mathematics: proof/statistics/test_rsd.py."""
 
 from __future__ import annotations
 

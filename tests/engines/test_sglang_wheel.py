@@ -22,7 +22,7 @@ from rdk_cuda.integrations.sglang.drafting import DraftWorker
 from tests.integrations import fake_sglang
 from tests.integrations import test_sglang_plugin as stand_in
 from tests.integrations.test_sglang_configuration import options
-from tests.statistics.chi_square import CERTAIN, assert_fits, p_value
+from tests.proof.statistics.chi_square import CERTAIN, assert_fits, p_value
 
 from .engine_hooks import SGLANG
 from .engine_sources import differences

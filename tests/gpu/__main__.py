@@ -27,7 +27,7 @@ PYTEST = f"{sys.executable} -m pytest -q -p no:cacheprovider"
 SPREAD = f"-n {min(8, os.cpu_count() or 1)} --dist worksteal" if find_spec("xdist") else ""
 GRAPHS = "tests/gpu/test_graphs.py tests/gpu/test_streams.py"
 SUITES = (
-    "tests/gpu tests/operators tests/statistics/test_one_position.py "
+    "tests/gpu tests/operators tests/proof/statistics/test_one_position.py "
     "tests/decoding/test_every_proposer.py "
     + " ".join(f"--ignore={path}" for path in (*GRAPHS.split(), "tests/gpu/test_nvrtc.py"))
 )

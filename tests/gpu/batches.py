@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tests.emulated.workloads import (
+from tests.generators import Batch
+from tests.proof.emulated.workloads import (
     batch,
     greedy_target,
     nearly_equal,
     without_distributions,
 )
-from tests.generators import Batch
 
 
 def repeated(batch: Batch, times: int) -> Batch:

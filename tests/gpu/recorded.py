@@ -1,4 +1,4 @@
-"""The operator calls that the workloads of tests/emulated make, to be made again on a device."""
+"""The operator calls that the workloads of proof/emulated make, to be made again on a device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rdk_cuda._ops.contract import OPERATORS, Argument
-from tests.emulated.workloads import WORKLOADS
+from tests.proof.emulated.workloads import WORKLOADS
 
 from .stand_in import moved
 

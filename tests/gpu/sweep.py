@@ -16,7 +16,7 @@ import torch
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
 from tests import generators, tree_generators
-from tests.emulated.workloads import (
+from tests.proof.emulated.workloads import (
     WORKLOADS,
     batch,
     draft,

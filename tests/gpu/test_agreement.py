@@ -14,9 +14,9 @@ from torch import Tensor
 
 from rdk_cuda import reference
 from tests import generators
-from tests.emulated.workloads import WORKLOADS
 from tests.generators import Batch
 from tests.operators.test_draft import arguments
+from tests.proof.emulated.workloads import WORKLOADS
 from tests.tolerances import assert_same_draws
 
 from .recorded import recorded

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import rdk_cuda
-from tests.emulated.workloads import WORKLOADS
 from tests.operators.test_pytorch import step
 from tests.operators.test_refusals import calls
+from tests.proof.emulated.workloads import WORKLOADS
 
 from .recorded import assert_equal, recorded
 from .stand_in import moved

@@ -1,7 +1,7 @@
 """The plugin around a stand-in for SGLang: what is drawn, and what is decided.
 
 The stand-in serves tables, so the exact distribution of the output is known. False alarms and
-controls are those of `tests/statistics/chi_square.py`.
+controls are those of `tests/proof/statistics/chi_square.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rdk_cuda.integrations.sglang.server_options import UnsupportedConfiguration
 from tests.engines.engine_hooks import SGLANG
 from tests.engines.engine_sources import differences
 from tests.generators import generator
-from tests.statistics.chi_square import CERTAIN, assert_fits, p_value
+from tests.proof.statistics.chi_square import CERTAIN, assert_fits, p_value
 
 from . import fake_sglang
 from .fake_sglang import TARGET_SIZE, TOP_K_ALL, WIDTH, Model, prefilled, step

@@ -1,8 +1,8 @@
 """Any call is refused by name or served as promised, and nothing beside a row changes its bits.
 
-Calls, changes and promises are the fuzzer's (tests/fuzz), made of the contract: the worst values in
-every argument, limits, masks, offsets and parents that make no sense. Here they are tried on every
-backend, and each draw is compared with the reference.
+Calls, changes and promises are the fuzzer's (tests/proof/fuzz), made of the contract: the worst
+values in every argument, limits, masks, offsets and parents that make no sense. Here they are tried
+on every backend, and each draw is compared with the reference.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import Tensor
 
 from rdk_cuda._ops.contract import IDS, OPERATORS, Argument, sizes_of
 from tests.devices import MACHINES
-from tests.fuzz import calls, changes
-from tests.fuzz.judge import refusals
-from tests.fuzz.promises import owned
-from tests.fuzz.worker import FailureError, run, same_bits, try_call
+from tests.proof.fuzz import calls, changes
+from tests.proof.fuzz.judge import refusals
+from tests.proof.fuzz.promises import owned
+from tests.proof.fuzz.worker import FailureError, run, same_bits, try_call
 
 EVERY = tuple(OPERATORS)
 CHANGES = frozenset(range(3))

@@ -17,8 +17,8 @@ from rdk_cuda._ops.contract import OPERATORS, Number
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
-from tests.fuzz.changes import KINDS
-from tests.fuzz.judge import refusals
+from tests.proof.fuzz.changes import KINDS
+from tests.proof.fuzz.judge import refusals
 
 pytestmark = pytest.mark.usefixtures("cpu_or_cuda")
 

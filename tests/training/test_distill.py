@@ -32,7 +32,7 @@ from rdk_cuda.training import (
 )
 from tests.bounded_memory import disk_for
 from tests.calibration.markov_pair import D, MarkovPair, V, material, windows
-from tests.statistics.chi_square import assert_caught, assert_fits, histogram
+from tests.proof.statistics.chi_square import assert_caught, assert_fits, histogram
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,0 +1,1 @@
+"""Proves the operators: by other implementations, faults, statistics, and what is compiled."""
