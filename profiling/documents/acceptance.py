@@ -181,18 +181,19 @@ def trees_table(link: Link) -> str:
             for at in sorted({at for at, _ in rows})
         ]
     first, *_, gemma = (content(f"{file}.json") for file in TREES)
-    machine = f"{threads(first)} of an {first['device_name']} with {first['capability']},"
+    machine = f"on {threads(first)} of an {first['device_name']} with {first['capability']}"
     where = [link(name, f"{RESULTS}/{file}.md") for file, name in TREES.items()]
     data = [link(name, f"{RESULTS}/{file}.json") for file, name in TREES.items()]
     return "\n\n".join(
         [
             paragraph(
-                f"Accepted drafts a pass, with 95 % intervals, and × the target alone, on {machine}",
-                "with virtual and dynamic tokens: the demo's target, by its drafter or its EAGLE-3",
-                f"drafter, {first['keep']:.2%} of the vocabulary kept, {first['prompts']} prompts of",
-                f"{first['documents']} held-out documents; and Gemma 3 270M, by its EAGLE-3 head,",
-                f"{gemma['keep']:.2%} kept, {gemma['prompts']} prompts. A tree of 8 in 4 has 8",
-                f"nodes for 4 passes of the drafter (all rows: {', '.join(where)};",
+                "Accepted drafts a pass, with 95 % intervals, and × the target alone on the same",
+                f"prompts, {machine}. The demo's target",
+                f"has its drafter or its EAGLE-3 drafter, {100 * first['keep']:g} % of the",
+                f"vocabulary kept, and {first['prompts']} prompts of {first['documents']} held-out",
+                f"documents; Gemma 3 270M its EAGLE-3 head, {100 * gemma['keep']:.2g} % kept, and",
+                f"{gemma['prompts']} prompts; all have virtual and dynamic tokens. A tree of 8 in",
+                f"4 has 8 nodes for 4 passes of the drafter (all rows: {', '.join(where)};",
                 f"data: {', '.join(data)}; made by `python -m studies.chains_and_trees`):",
             ),
             table(["drafter", "T", *WAYS], lines, "lr"),
