@@ -18,9 +18,9 @@ TOKENIZERS = {  # with a batch of eight, and alone
     "text-drafters/smollm2-by-gemma.json": "text-drafters/smollm2-by-gemma-alone.json",
 }
 NAMES = {
-    "gemma3-270m": "Gemma 3 270M",
-    "demo": "the demo's Llama",
-    "SmolLM2-135M-Instruct.Q4_1": "SmolLM2-135M-Instruct",
+    "gemma3-270m": "Gemma",
+    "demo": "Llama",
+    "SmolLM2-135M-Instruct.Q4_1": "SmolLM2",
 }
 DRAFTS = ("between, from counts", "between, by prefix", "SLRS", "TLI", "SLEM")
 PEER, NONE = "Transformers", "target alone"
@@ -116,7 +116,8 @@ def tokenizers_table(link: Link) -> str:
                 f"± {widest:.2f}; and the speed of one sequence, × the target alone in the same",
                 "run, of our fastest way and of Transformers' assistance, on",
                 f"{threads(of_demo)} of an {of_demo['device_name']}, with {of_demo['capability']}",
-                f"where the demo's Llama takes part and otherwise with {of_other['capability']}",
+                f"for the demo's Llama and otherwise with {of_other['capability']}; the others are",
+                "Gemma 3 270M and SmolLM2-135M-Instruct",
                 f"(data: {data}, made by `python -m studies.text_drafters`):",
             ),
             table(["target by drafter", "T", *DRAFTS, "ours, ×", f"{PEER}, ×"], lines, "lr"),
