@@ -259,10 +259,11 @@ def decoding_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                "**Tokens a second**, and in brackets × the target alone (medians of paired runs),",
-                f"with Gemma 3 270M and an EAGLE-3 head, on {threads(about)} of an",
-                f"{about['device_name']}. The number of drafts was chosen for each way, on other",
-                f"text (`make demo-gemma`, {link('data', f'{RESULTS}/{REAL}.json')},",
+                "**Tokens a second**, and in brackets × the target alone (medians of paired runs,",
+                "not ratios of the figures shown), with Gemma 3 270M and an EAGLE-3 head, on",
+                f"{threads(about)} of an {about['device_name']}. The number of drafts",
+                "was chosen for each way, on other text",
+                f"(`make demo-gemma`, {link('data', f'{RESULTS}/{REAL}.json')},",
                 f"{link('where it loses', 'docs/benchmarks.md#decoding-with-a-real-model')}):",
             ),
             speeds_table(found),
