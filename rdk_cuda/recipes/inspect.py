@@ -44,8 +44,9 @@ def read(path: Path) -> tuple[Affinity, Vocabulary | None, str]:
         drafter, _ = load_pruned(path)
         return drafter.affinity, drafter.vocabulary, ""
     affinity, settings = load_affinity(path)
-    shares = settings.get("common")
-    known = isinstance(shares, dict) and all(isinstance(shares.get(n), float) for n in COMMON)
+    said = settings.get("common")
+    shares = said if isinstance(said, dict) else {}
+    known = all(isinstance(shares.get(name), float) for name in COMMON)
     return affinity, None, in_words(shares) if known else ""
 
 

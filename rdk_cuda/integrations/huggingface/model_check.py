@@ -41,8 +41,8 @@ def check(fed: CausalModel, cache: Any, model: Any) -> None:
     window = cache.layers.window or 0
     if fed.context < _TOKENS:
         raise ValueError(
-            f"HuggingFaceModel: {type(model).__name__} reads {fed.context:.0f} tokens at most; needs "
-            f"{_TOKENS}, with which its cache is checked"
+            f"HuggingFaceModel: {type(model).__name__} reads {fed.context:.0f} tokens at most; "
+            f"needs {_TOKENS}, with which its cache is checked"
         )
     count = _TOKENS + (window if window <= _CHECKED_WINDOW else 0)
     count = int(min(count, fed.context))
