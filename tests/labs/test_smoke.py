@@ -12,6 +12,7 @@ from . import (
     test_parallel,
     test_steering,
     test_string_rejection,
+    test_tuned_rdk,
 )
 
 
@@ -40,3 +41,7 @@ def test_string_level_rejection_is_lossless() -> None:
 def test_a_steered_drafter_is_read_by_labs_alone(tmp_path: Path) -> None:
     loaded = "test_a_saved_drafter_is_steered_when_labs_load_it_and_refused_by_the_core"
     getattr(test_steering, loaded)(tmp_path)
+
+
+def test_tau_of_rdk_is_tuned_on_a_recording() -> None:
+    test_tuned_rdk.test_a_method_of_a_pruning_says_how_it_was_tuned(test_tuned_rdk.COVARIANCE)
