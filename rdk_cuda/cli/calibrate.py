@@ -37,6 +37,7 @@ several values of --keep or --temperature the text is read once, and the directo
 directory for each pair, as keep-0.25-temperature-0.7. A run that was interrupted goes on where it
 was when the same command is given again.
 
+With --drafter mtp the drafter is the target's own multi-token head (Qwen3.5, DeepSeek V3, GLM-4.5).
 Of a drafter with another tokenizer nothing is pruned: an affinity between the two is chosen."""
 
 
@@ -45,7 +46,13 @@ def add_calibrate(commands: Any) -> None:
     parser = add_command(commands, calibrate, summary, CALIBRATE)
     add = parser.add_argument
     add("--target", type=Path, required=True, metavar="DIR", help="a local Hugging Face model")
-    add("--drafter", type=Path, required=True, metavar="DIR", help="its drafter")
+    add(
+        "--drafter",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="its drafter; mtp: the multi-token head in its files",
+    )
     add_text(add)
     add_out(add)
     add(
