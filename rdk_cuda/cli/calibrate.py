@@ -33,13 +33,15 @@ several values of --keep or --temperature the text is read once, and the directo
 directory for each pair, as keep-0.25-temperature-0.7. A run that was interrupted goes on where it
 was when the same command is given again.
 
+With --drafter mtp the drafter is the target's own multi-token head (Qwen3.5, DeepSeek V3, GLM-4.5).
 Of a drafter with another tokenizer nothing is pruned: an affinity between the two is chosen."""
 
 
 def add_calibrate(commands: Any) -> None:
     summary = "prune a drafter, and find the affinity that makes up for it"
     options = Options(add_command(commands, calibrate, summary, CALIBRATE), Request)
-    options.add_models("a local Hugging Face model", "its drafter")
+    drafter = "its drafter; mtp: the multi-token head in its files"
+    options.add_models("a local Hugging Face model", drafter)
     options.add_out(
         "text to measure on (every fifth of --text, which then is not calibrated on)",
     )

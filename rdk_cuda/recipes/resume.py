@@ -13,7 +13,7 @@ import torch
 from rich.filesize import decimal
 
 from .errors import InputError
-from .inputs.loading import weight_files
+from .inputs.loading import NATIVE, weight_files
 from .record import record
 from .recording import Recording
 from .request import Request
@@ -158,6 +158,8 @@ def in_words(temperatures: Sequence[float]) -> str:
 
 
 def weights_of(directory: Path) -> str:
+    if directory == NATIVE:
+        return str(directory)
     files = [file.stat() for file in weight_files(directory)]
     changed = max((file.st_mtime_ns for file in files), default=0)
     return f"{directory.resolve()} ({sum(file.st_size for file in files)} bytes of {changed})"

@@ -26,7 +26,7 @@ Rule = tuple[Callable[[Any], bool], str]  # the valid values, and these in words
 SIZE: Rule = (_is_size, "a positive integer below 2^31")
 TOKEN: Rule = (lambda value: value == 0 or _is_size(value), "a token id")
 _NUMBER: Rule = (_is_number, "a number")
-_FLAG: Rule = (lambda value: type(value) is bool, "true or false")
+FLAG: Rule = (lambda value: type(value) is bool, "true or false")
 _OBJECT: Rule = (lambda value: isinstance(value, dict), "an object")
 _LAYERS: Rule = (
     lambda value: isinstance(value, list) and bool(value) and {*map(type, value)} == {int},
@@ -53,9 +53,9 @@ _LAYER_FIELDS: dict[str, Rule] = {
     "initializer_range": _NUMBER,
     "attention_dropout": _NUMBER,
     "rope_theta": _NUMBER,
-    "attention_bias": _FLAG,
-    "mlp_bias": _FLAG,
-    "tie_word_embeddings": _FLAG,
+    "attention_bias": FLAG,
+    "mlp_bias": FLAG,
+    "tie_word_embeddings": FLAG,
     "rope_parameters": _OBJECT,
     "rope_scaling": _OBJECT,
 }
@@ -141,7 +141,7 @@ def _eagle2_config(
             f"{name}: hidden_size is {layer['hidden_size']}, and the target's states have {width}; "
             "needs the target that the drafter was trained for"
         )
-    bias = checked(name, found, "bias", _FLAG, True)
+    bias = checked(name, found, "bias", FLAG, True)
     return Eagle3Config(
         layer_config(name, layer), layer["vocab_size"], width, eagle2=True, fc_bias=bias
     )

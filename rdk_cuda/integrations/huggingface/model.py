@@ -353,10 +353,11 @@ def _kept(output: Output, sizes: Sequence[int], keep: Sequence[int]) -> Output:
 def checked_head(
     function: str, head: Tensor | None, bias: Tensor | None, width: int
 ) -> tuple[Tensor, Tensor | None]:
-    """The head, unless it does not read states of this width."""
-    if head is None or head.dim() != 2 or head.shape[1] != width:
-        shape = None if head is None else list(head.shape)
-        raise ValueError(f"{function}: head has shape {shape}; needs [V_d, {width}]")
+    """The head, unless it does not read states of this width, or predicts nothing."""
+    sound = head is not None and head.dim() == 2 and head.shape[1] == width
+    if head is None or not sound or not len(head) or not head.is_floating_point():
+        got = None if head is None else f"{list(head.shape)}, {head.dtype}"
+        raise ValueError(f"{function}: head has shape {got}; needs [V_d, {width}], floats")
     if bias is not None and bias.shape != head.shape[:1]:
         raise ValueError(f"{function}: head_bias has shape {list(bias.shape)}; needs [{len(head)}]")
     return head, bias

@@ -353,6 +353,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "wide": ({"target_hidden_size": 32}, "target_hidden_size is 32"),
     "pruned": ({"draft_vocab_size": 5}, "draft_vocab_size is 5 of 12"),
     "rank": ({"markov_rank": 3}, "has no bias.weight and no markov.weight"),
+    "flag": ({"enable_confidence_head": "no"}, "enable_confidence_head is 'no'; needs true or"),
+    "other flag": ({"confidence_head_with_markov": 1}, "with_markov is 1; needs true or false"),
+    "anchor": ({"markov_rank": 2, "sample_from_anchor": "no"}, "sample_from_anchor is 'no'; needs"),
     "other": ({"other.weight": torch.zeros(2)}, "other.weight has no place"),
     "shape": ({"fc.weight": torch.zeros(16, 16)}, r"fc.weight has shape \[16, 16\]"),
 }
