@@ -246,23 +246,6 @@ def test_a_pruned_head_replaces_the_model_s_own() -> None:
     torch.testing.assert_close(hidden[1, 0] @ full.T, alone(model, [9])[0])
 
 
-def test_dynamic_tokens_come_from_the_full_head() -> None:
-    """The target's own twin with a pruned head, offered all that was pruned, is never wrong."""
-    model = tiny()
-    vocabulary = Vocabulary(torch.arange(10, 30), SIZE)
-    weight = model.get_output_embeddings().weight.detach()
-    speculative = SpeculativeDecoder(
-        HuggingFaceModel(model),
-        HuggingFaceModel(model, head=weight[10:30]),
-        Affinity.intersection(vocabulary),
-        vocabulary=vocabulary,
-        dynamic_tokens=lambda contexts: vocabulary.pruned.expand(len(contexts), -1),
-    )
-    statistics = speculative.generate([[3], [4, 5]], max_new_tokens=40, seeds=1).statistics
-    assert statistics.out_of_vocabulary > 0
-    assert statistics.mean_accepted_length > 3
-
-
 def fewer_ids(size: int = SIZE - 11) -> HuggingFaceModel:
     """The target's twin, without embeddings of its last ids."""
     model = tiny()

@@ -59,20 +59,6 @@ PROPOSERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["processed", "raw"])
-def test_log_probabilities_are_those_of_the_target(kind: Any) -> None:
-    tokens, _, logprobs = decoder(mixed()).generate(
-        PROMPTS, max_new_tokens=15, seeds=1, temperature=0.7, logprobs=kind
-    )
-    for prompt, new, found in zip(PROMPTS, tokens, logprobs, strict=True):
-        scale = 0.7 if kind == "processed" else 1.0
-        expected = [
-            float((TARGET.logits([*prompt, *new[:n]]) / scale).log_softmax(0)[token])
-            for n, token in enumerate(new)
-        ]
-        assert found == pytest.approx(expected, abs=1e-5)
-
-
 def test_processors_are_asked_about_each_branch() -> None:
     """The penalty of `test_hooks.py`, which goes by the tokens that a row is said to follow."""
 
