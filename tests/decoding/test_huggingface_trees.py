@@ -23,7 +23,6 @@ from rdk_cuda import Affinity, Vocabulary  # noqa: E402
 from rdk_cuda.decoding import (  # noqa: E402
     DrafterChain,
     DrafterTree,
-    NGrams,
     Proposal,
     SpeculativeDecoder,
     Step,
@@ -177,30 +176,6 @@ def test_a_greedy_tree_has_the_likeliest_nodes_of_a_drafter_that_reads_all_anew(
             scores |= {path: children.get(path, 0.0)}
             children |= {(*path, 2 * i): scores[path] + float(p) for i, p in enumerate(row)}
         assert set(chosen) == set(sorted(children, key=lambda path: -children[path])[:7])
-
-
-@pytest.mark.parametrize("kind", ["n-grams", "tree"])
-def test_generate_takes_a_proposer(kind: str) -> None:
-    model = tiny()
-    proposer: Any = NGrams()
-    if kind == "tree":
-        affinity = Affinity.intersection(Vocabulary.identity(SIZE))
-        proposer = DrafterTree(HuggingFaceModel(near(model, 0.05)), affinity, nodes=5)
-    ids = torch.tensor([[0, 5, 3, 5, 3], [7, 8, 7, 8, 7]])
-    options: dict[str, Any] = {
-        **{"max_new_tokens": 25, "do_sample": False, "eos_token_id": None, "pad_token_id": 0},
-        **{"attention_mask": torch.tensor([[0, 1, 1, 1, 1], [1] * 5]), "repetition_penalty": 1.1},
-        **{"return_dict_in_generate": True, "output_scores": True, "output_logits": True},
-    }
-    generate = Generate(proposer)
-    found = model.generate(ids, custom_generate=generate, **options)
-    expected = model.generate(ids, **options)
-    assert torch.equal(found.sequences, expected.sequences)
-    for name in ("scores", "logits"):
-        for one, other in zip(getattr(found, name), getattr(expected, name), strict=True):
-            assert_close(one, other)
-    assert generate.statistics is not None
-    assert sum(generate.statistics.accepted) > 0
 
 
 @pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.5}])

@@ -15,6 +15,7 @@ from test_parts import (
     DRAFTER,
     TARGET,
     VOCABULARY,
+    chain,
     decoder,
 )
 from torch import Tensor
@@ -59,12 +60,13 @@ PROPOSERS: dict[str, Any] = {
 }
 
 
-def test_processors_are_asked_about_each_branch() -> None:
+@pytest.mark.parametrize("make", [RandomTrees, chain])
+def test_processors_are_asked_about_each_branch(make: Any) -> None:
     """The penalty of `test_hooks.py`, which goes by the tokens that a row is said to follow."""
 
     def generated(target: TableModel, hook: Any) -> list[list[int]]:
         options: dict[str, Any] = {"max_new_tokens": 40, "seeds": [1, 2, 3, 4], "process": hook}
-        result = decoder(RandomTrees(), target=target).generate(PROMPTS, **options)
+        result = decoder(make(), target=target).generate(PROMPTS, **options)
         assert sum(result.statistics.accepted) > 0
         return result.tokens
 

@@ -129,14 +129,6 @@ def test_what_cannot_be_served_is_refused_by_name(made: Callable[[], Any], reaso
         Generate(made())
 
 
-def test_heads_of_other_vocabularies_are_refused() -> None:
-    generate = Generate(tiny(vocab_size=SIZE - 20), draft_length=3)
-    with pytest.raises(
-        ValueError, match=f"predicts {SIZE - 20} tokens, and the affinity leads from {SIZE}"
-    ):
-        model().generate(IDS, custom_generate=generate, **OPTIONS)
-
-
 def test_a_tokenizer_may_have_special_tokens_that_its_model_does_not_predict() -> None:
     """As Gemma 3's of 1B has one for images."""
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=byte_level())

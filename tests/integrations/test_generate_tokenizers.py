@@ -82,29 +82,6 @@ def test_sampled_text_is_drafted_by_the_affinity_between_or_a_given_one() -> Non
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_tokens_are_streamed_and_a_stop_string_ends_a_row() -> None:
-    class Streamer:
-        def __init__(self) -> None:
-            self.tokens: list[int] = []
-
-        def put(self, tokens: torch.Tensor) -> None:
-            self.tokens += tokens.flatten().tolist()
-
-        def end(self) -> None:
-            self.tokens.append(-1)
-
-    theirs, streamer = "byte-level", Streamer()
-    target, ids = llama(theirs, 1), inputs(theirs)["input_ids"][:1]
-    options: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
-    whole = target.generate(ids, **options)[0]
-    stop = tokenizer(theirs).decode(whole[ids.shape[1] + 6])
-    own = generate("Unigram", theirs, streamer=streamer, stop_strings=stop)
-    found = target.generate(ids, **options, custom_generate=own)[0].tolist()
-    assert found == whole[: len(found)].tolist()
-    assert len(found) <= ids.shape[1] + 7
-    assert streamer.tokens == [*found, -1]
-
-
 def test_a_drafters_tokenizer_is_not_for_what_is_no_drafter_with_text() -> None:
     with pytest.raises(TypeError, match="TextDrafter: tokenizer: got a NoneType"):
         Generate(llama("byte-level", 2), drafter_tokenizer=tokenizer("byte-level"))

@@ -295,6 +295,3 @@ def test_any_tree_of_any_shape(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hundred_thousand_trees(kind: str) -> None:
     assert_any_trees_are_walked(kind, 100, 210)
-
-
-# ---------------------------------------------------------------------------------- to the bit
