@@ -42,9 +42,7 @@ def test_temperature_zero_is_greedy_decoding_of_the_target_also_with_ties(
     target, other = torch.randint(3, (2, SIZE * SIZE, SIZE), generator=generator).float()
     drafter = torch.where(torch.rand(target.shape, generator=generator) < 0.8, target, other)
     same = SpeculativeDecoder(
-        TableModel(target, SIZE),
-        TableModel(drafter, SIZE),
-        draft_temperature=draft_temperature,
+        TableModel(target, SIZE), TableModel(drafter, SIZE), draft_temperature=draft_temperature
     )
     result = same.generate(PROMPTS, max_new_tokens=20, temperature=0, seeds=seed)
     expected = [greedy(TableModel(target, SIZE), prompt, 20) for prompt in PROMPTS]

@@ -11,31 +11,13 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.decoding import (
-    DrafterChain,
-    DrafterTree,
-    SpeculativeDecoder,
-)
+from rdk_cuda.decoding import DrafterChain, DrafterTree, SpeculativeDecoder
 
 transformers = pytest.importorskip("transformers", minversion="5.0")
-from rdk_cuda.integrations.huggingface import (  # noqa: E402
-    HuggingFaceModel,
-    slot_cache,
-)
+from rdk_cuda.integrations.huggingface import HuggingFaceModel, slot_cache  # noqa: E402
 from rdk_cuda.integrations.huggingface import model as huggingface  # noqa: E402
-from rdk_cuda.integrations.huggingface.library import (  # noqa: E402
-    CACHE_ARGUMENTS,
-    cache_argument,
-)
-from tests.architectures import (  # noqa: E402
-    CONFIGS,
-    CONTEXT,
-    EAGER,
-    SIZE,
-    SLIDING,
-    WINDOW,
-    tiny,
-)
+from rdk_cuda.integrations.huggingface.library import CACHE_ARGUMENTS, cache_argument  # noqa: E402
+from tests.architectures import CONFIGS, CONTEXT, EAGER, SIZE, SLIDING, WINDOW, tiny  # noqa: E402
 
 
 @torch.no_grad()
@@ -227,7 +209,6 @@ def test_a_pruned_head_replaces_the_model_s_own() -> None:
     torch.testing.assert_close(logits[1, 0], alone(model, [9])[0, rows] + bias)
     full, own_bias = wrapped.full_head
     assert own_bias is None
-    assert hidden is not None
     torch.testing.assert_close(hidden[1, 0] @ full.T, alone(model, [9])[0])
 
 

@@ -20,20 +20,10 @@ from torch import Tensor  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from rdk_cuda import Affinity, Vocabulary  # noqa: E402
-from rdk_cuda.decoding import (  # noqa: E402
-    DrafterChain,
-    DrafterTree,
-    Proposal,
-    SpeculativeDecoder,
-    Step,
-)
+from rdk_cuda.decoding import DrafterChain, DrafterTree, Proposal, SpeculativeDecoder, Step  # noqa: E402
 from rdk_cuda.decoding.generation import Batch  # noqa: E402
 from rdk_cuda.decoding.trees import branch  # noqa: E402
-from rdk_cuda.integrations.huggingface import (  # noqa: E402
-    Generate,
-    HuggingFaceModel,
-    slot_cache,
-)
+from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel, slot_cache  # noqa: E402
 from tests.architectures import CONTEXT, SIZE, near, tiny  # noqa: E402
 
 KINDS = [("llama", "sdpa"), ("llama", "eager"), ("mistral", "sdpa"), ("gemma3", "eager")]
@@ -104,7 +94,6 @@ class Watched(RandomTrees):
 
     def propose(self, sequences: Sequence[Any], step: Step) -> Proposal:
         random_tree = super().propose(sequences, step)
-        assert random_tree.parents is not None
         tokens = random_tree.tokens.clone()
         for b, s in enumerate(sequences):
             tokens[b, 2] = alone(self.model, s.tokens)[-1].argmax()
@@ -165,7 +154,6 @@ def test_a_greedy_tree_has_the_likeliest_nodes_of_a_drafter_that_reads_all_anew(
     proposer.reset(2)
     batch = Batch.of(contexts, 9, 0.0, 1, None, torch.device("cpu"))
     proposal = proposer.propose(batch.sequences, batch.step([9, 9]))
-    assert proposal.parents is not None
     for b, context in enumerate(contexts):
         tokens, parents = proposal.tokens[b].tolist(), proposal.parents[b].tolist()
         chosen = [tuple(tokens[n] for n in branch(parents, node)) for node in range(7)]

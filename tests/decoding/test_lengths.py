@@ -137,7 +137,6 @@ def test_a_draft_ends_behind_the_first_token_that_is_too_unlikely() -> None:
         def propose(self, sequences: Sequence[Continuation], step: Any) -> Any:
             proposal = super().propose(sequences, step)
             draft = proposal.draft
-            assert draft.logits is not None
             q = rdk_cuda.redistribute(draft.logits, AFFINITY)
             for row, probs in zip(proposal.tokens.tolist(), q, strict=True):
                 drawn = [float(probs[k, x]) for k, x in enumerate(row) if x >= 0]

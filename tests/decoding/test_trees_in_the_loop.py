@@ -10,14 +10,7 @@ import pytest
 import torch
 from table_model import TableModel, greedy, pruned
 from test_hooks import no_repeats, process, stale
-from test_parts import (
-    AFFINITY,
-    DRAFTER,
-    TARGET,
-    VOCABULARY,
-    chain,
-    decoder,
-)
+from test_parts import AFFINITY, DRAFTER, TARGET, VOCABULARY, chain, decoder
 from torch import Tensor
 
 import rdk_cuda

@@ -8,12 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.generators import Batch
-from tests.proof.emulated.workloads import (
-    batch,
-    greedy_target,
-    nearly_equal,
-    without_distributions,
-)
+from tests.proof.emulated.workloads import batch, greedy_target, nearly_equal, without_distributions
 
 
 def repeated(batch: Batch, times: int) -> Batch:

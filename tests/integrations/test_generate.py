@@ -93,7 +93,6 @@ def test_greedy_output_of_a_padded_batch_is_the_library_s_own(options: dict[str,
     ours, expected = both(padded(4, 17, 1, 8), generate, **options)
     assert torch.equal(ours, expected)
     statistics = generate.statistics
-    assert statistics is not None
     assert sum(statistics.accepted) > 0
     assert statistics.resampled > 0
 
@@ -116,7 +115,6 @@ def test_processors_never_see_what_they_have_forbidden() -> None:
     generate = full(draft_length=6)
     ours, expected = both(padded(9), generate, prefix_allowed_tokens_fn=strict)
     assert torch.equal(ours, expected)
-    assert generate.statistics is not None
     assert generate.statistics.resampled > 0
     assert max(map(len, prefixes)) == 9 + NEW - 1
 
@@ -150,7 +148,6 @@ def test_rows_that_have_not_come_so_far_are_never_shown_with_what_they_have_not_
         **ends,
     )
     assert torch.equal(ours, expected)
-    assert generate.statistics is not None
     assert generate.statistics.resampled > 0
 
 
@@ -174,7 +171,6 @@ def test_a_function_of_a_row_is_asked_about_that_row_s_own_prefixes(
     ours = target().generate(**arguments, custom_generate=generate)
     assert numbers == of_library
     assert options or torch.equal(ours, expected)
-    assert generate.statistics is not None
     assert generate.statistics.resampled > 0
 
 
@@ -272,7 +268,6 @@ def test_a_model_whose_own_head_is_small_drafts_with_it() -> None:
     generate = Generate(small, Affinity.intersection(VOCABULARY), vocabulary=VOCABULARY)
     ours, expected = both(padded(4, 17, 1), generate)
     assert torch.equal(ours, expected)
-    assert generate.statistics is not None
     assert sum(generate.statistics.accepted) > generate.statistics.out_of_vocabulary == 0
 
 
@@ -334,7 +329,6 @@ def test_one_object_serves_several_targets_and_has_the_latest_statistics() -> No
         arguments = {**padded(4, 9), "do_sample": False, "max_new_tokens": new}
         ours = model.generate(**arguments, custom_generate=generate)
         assert torch.equal(ours, model.generate(**arguments))
-        assert generate.statistics is not None
         assert generate.statistics.tokens == 2 * new
         assert generate.statistics.target_passes < 2 * new
     assert generate.statistics.out_of_vocabulary > 0  # type: ignore[union-attr]
@@ -356,7 +350,6 @@ def test_a_drafter_saved_by_calibration_is_loaded_with_all_that_belongs_to_it(
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
     bound = pruned()
     assert isinstance(bound.drafter, HuggingFaceModel)
-    assert bound.affinity is not None
     part = PrunedDrafter(VOCABULARY, bound.affinity, *bound.drafter._head, bound.dynamic_tokens)
     save_drafter(tmp_path / "saved", drafter(), tokenizer, part, {})
     loaded = Generate.from_directory(tmp_path / "saved", draft_length=4)
@@ -367,7 +360,6 @@ def test_a_drafter_saved_by_calibration_is_loaded_with_all_that_belongs_to_it(
         expected = target().generate(**options, custom_generate=bound)
         assert torch.equal(target().generate(**options, custom_generate=loaded), expected)
         assert loaded.statistics == bound.statistics
-    assert loaded.statistics is not None
     assert loaded.statistics.out_of_vocabulary > 0
     bare = Generate.from_directory(tmp_path / "saved", dynamic_tokens=None)
     assert bare.dynamic_tokens is None

@@ -71,7 +71,6 @@ PAIRS: dict[str, Callable[[], tuple[Any, Any]]] = {
 def decoded(target: Any, drafter: Any, ids: Tensor = IDS) -> Tensor:
     generate = Generate(drafter, draft_length=3)
     new: Tensor = target.generate(ids, custom_generate=generate, **OPTIONS)
-    assert generate.statistics is not None
     assert sum(generate.statistics.accepted) > 0
     return new
 

@@ -70,7 +70,6 @@ def test_memory_is_given_back_and_slots_stay_as_they_were(tree: bool) -> None:
     generate = Generate(DrafterTree(drafts, same) if tree else drafts)
     arguments = {**padded(4, 9), "max_new_tokens": 9, "custom_generate": generate}
     target().generate(**arguments, cache_implementation="static")
-    assert generate._target is not None
     for model, slots in ((generate._target, 0), (drafts, 7)):
         assert (model.slots, model.lengths) == (slots, [])
         assert not any(layer.is_initialized for layer in model._cache.past.layers)  # type: ignore[attr-defined]
@@ -93,6 +92,5 @@ def test_greedy_output_does_not_depend_on_the_cache_past_several_windows(
     ours = model.generate(**arguments, cache_implementation=cache, custom_generate=generate)
     assert torch.equal(ours, model.generate(**arguments))
     statistics = generate.statistics
-    assert statistics is not None
     assert statistics.resampled > 8
     assert statistics.mean_accepted_length > 0.3

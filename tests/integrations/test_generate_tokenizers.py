@@ -61,7 +61,6 @@ def test_a_padded_batch_is_continued_greedily_as_by_the_library_itself(
     for _ in range(2):  # with the same drafter again
         found = target.generate(**inputs(theirs), **options, custom_generate=own)
         assert torch.equal(found, expected)
-    assert own.statistics is not None
     assert own.statistics.drafted[0] > 0
 
 
@@ -77,7 +76,6 @@ def test_sampled_text_is_drafted_by_the_affinity_between_or_a_given_one() -> Non
     for affinity in (None, Affinity.between(*both, **sizes), shared):
         own = generate("byte-level", theirs, affinity=affinity, seed=3)
         texts.append(target.generate(**inputs(theirs), **options, custom_generate=own).tolist())
-        assert own.statistics is not None
         assert own.statistics.tokens == 4 * 12
     assert texts[0] == texts[1] != texts[2]
 

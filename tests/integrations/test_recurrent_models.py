@@ -34,10 +34,7 @@ from rdk_cuda.integrations.huggingface import (  # noqa: E402
 from rdk_cuda.integrations.huggingface import model as huggingface  # noqa: E402
 from rdk_cuda.integrations.huggingface.mixers import Pass  # noqa: E402
 from rdk_cuda.integrations.huggingface.recurrent_cache import RecurrentCache  # noqa: E402
-from rdk_cuda.integrations.huggingface.slot_layer import (  # noqa: E402
-    IndexedSlotLayer,
-    SlotLayer,
-)
+from rdk_cuda.integrations.huggingface.slot_layer import IndexedSlotLayer, SlotLayer  # noqa: E402
 from tests import served_models  # noqa: E402
 from tests.architectures import near, tiny  # noqa: E402
 from tests.recurrent_models import (  # noqa: E402
@@ -122,7 +119,6 @@ def test_generate_writes_the_same_with_a_recurrent_drafter(name: str) -> None:
     mask = (ids > 0).long()
     new = model.generate(ids, attention_mask=mask, custom_generate=generate, **options)
     assert new[:, width:].tolist() == truth(name)[:3:2]
-    assert generate.statistics is not None
     assert sum(generate.statistics.accepted) > 0
 
 
@@ -221,7 +217,6 @@ def test_hidden_states_of_passes_one_after_the_other(
     wrapped.feed([PROMPTS[2], PROMPTS[0]], [1, 1])
     wrapped.rollback([11, 7])
     output = wrapped.feed([[5, 6, 7], [8]], [2, 1])
-    assert output.states is not None
     for b, text in enumerate(([*PROMPTS[2][:11], 5, 6, 7], [*PROMPTS[0], 8])):
         kept, new = (2, 1)[b], (3, 1)[b]
         torch.testing.assert_close(output.logits[b, :kept], alone(model, text)[-kept:])
@@ -249,7 +244,6 @@ def test_kernels_in_which_rejected_tokens_leave_a_trace_are_not_used(
     monkeypatch.setattr(gated_mixers, "_zeroed", lambda values, kept: values)
     model = recurrent(name)
     wrapped = HuggingFaceModel(model)
-    assert wrapped._recurrent is not None
     assert not wrapped._recurrent.gated
     assert not wrapped._recurrent.stepwise
     assert_session_is_exact(model, wrapped, seed=3)
@@ -262,7 +256,6 @@ def test_states_made_without_outputs_are_those_of_the_kernel(
     """Of sequences that keep nothing, some and all tokens of passes, one after the other."""
     wrapped = HuggingFaceModel(recurrent("mamba2", n_groups=groups))
     cache = wrapped._recurrent
-    assert cache is not None
     original, made = gated_mixers._Scan.go_on, list[bool]()
 
     def go_on(*given: Any) -> bool:
@@ -290,13 +283,10 @@ def test_mixers_that_ignore_a_state_read_one_token_at_a_time(
 ) -> None:
     """In half precision the model's own noise hides it, but for a look at single mixers."""
     several, single = (HuggingFaceModel(recurrent(name).to(dtype)) for name in ("lfm3", "jamba"))
-    assert several._recurrent is not None
     assert not several._recurrent.stepwise
-    assert single._recurrent is not None
     assert single._recurrent.stepwise
     monkeypatch.setattr(Pass, "error_behind_states", lambda _: 0.0)
     single = HuggingFaceModel(recurrent("jamba").to(dtype))
-    assert single._recurrent is not None
     assert single._recurrent.stepwise == (dtype == torch.float32)
 
 
@@ -375,10 +365,7 @@ def test_samples_of_a_hybrid_have_its_distribution(monkeypatch: pytest.MonkeyPat
         ("recurrent_gemma", r"layers \[0, 1\] where"),
         ("xlstm", "does not take .* position_ids"),
         ("rwkv", "does not take .* position_ids"),
-        (
-            "unlimited_ocr",
-            "reference_sliding.*, whose window begins where its first pass ends",
-        ),
+        ("unlimited_ocr", "reference_sliding.*, whose window begins where its first pass ends"),
         ("bloom", "does not take position_ids"),
     ],
 )
@@ -446,7 +433,6 @@ def test_states_that_go_back_keep_no_graph_of_gradients() -> None:
         lengths = [lengths[0] + 3, lengths[1] + 1]
         wrapped.rollback(lengths)
     cache = wrapped._recurrent
-    assert cache is not None
     assert not any(s.requires_grad for at in cache._at for s in cache._states(at).values())
 
 
@@ -454,7 +440,6 @@ def test_a_mixer_without_its_hooks_is_refused() -> None:
     """Its layer would go back to states of zeros."""
     model = recurrent("lfm3")
     wrapped = HuggingFaceModel(model)
-    assert wrapped._recurrent is not None
     wrapped._recurrent.gated = False
     mixer: Any = next(iter(wrapped._recurrent.mixers))
     hooks = mixer._forward_pre_hooks.copy()

@@ -49,11 +49,7 @@ def sampling(count: int, seeded: bool = False, **options: Any) -> SimpleNamespac
     """Of `count` requests alike; options are temperature, top_k, top_p, min_p, and fields."""
     temperature, top_k = options.pop("temperature", 1.0), options.pop("top_k", TOP_K_ALL)
     top_p, min_p = options.pop("top_p", 1.0), options.pop("min_p", 0.0)
-    fields = {
-        "logit_bias": None,
-        "acc_additive_penalties": None,
-        "acc_scaling_penalties": None,
-    }
+    fields = {"logit_bias": None, "acc_additive_penalties": None, "acc_scaling_penalties": None}
     return SimpleNamespace(
         temperatures=torch.full((count, 1), temperature),
         top_ks=torch.full((count,), top_k, dtype=torch.int32),
@@ -338,10 +334,7 @@ def test_without_seeds_every_draw_has_its_own() -> None:
             lambda model: model.__delattr__("logits_processor"),
             "has no logits_processor or no lm_head",
         ),
-        (
-            lambda model: setattr(model.lm_head, "weight", None),
-            "whose head is not quantised",
-        ),
+        (lambda model: setattr(model.lm_head, "weight", None), "whose head is not quantised"),
         (
             lambda model: model.lm_head.to(torch.float64),
             "whose weight is float32, float16 or bfloat16",

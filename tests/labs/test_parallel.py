@@ -237,8 +237,7 @@ def slow(dies_in: int = 0) -> TableModel:
 
 
 @pytest.mark.parametrize(
-    ("event", "turns"),
-    [("line", [1]), pytest.param("opcode", [1, 2, 5], marks=pytest.mark.night)],
+    ("event", "turns"), [("line", [1]), pytest.param("opcode", [1, 2, 5], marks=pytest.mark.night)]
 )
 def test_after_ctrl_c_anywhere_the_next_call_is_right_or_the_decoder_closed(
     event: str, turns: list[int], monkeypatch: pytest.MonkeyPatch

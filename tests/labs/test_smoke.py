@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from . import (
-    test_cascades,
-    test_length_rules,
-    test_parallel,
-    test_steering,
-    test_string_rejection,
-)
+from . import test_cascades, test_length_rules, test_parallel, test_steering, test_string_rejection
 
 
 def test_the_parallel_decoder_s_pieces_are_one_verify(monkeypatch: pytest.MonkeyPatch) -> None:

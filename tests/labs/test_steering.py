@@ -184,7 +184,6 @@ def test_its_gradient_is_that_of_finite_differences() -> None:
     read, among = steered_read(target(), drafter(), made, 3), torch.randn(2, 8, 32)
     (read(ids).hidden * among).sum().backward()
     for weight in made.parameters():
-        assert weight.grad is not None
         slope = float(weight.grad.norm())
         step, sums = 0.02 * weight.grad / slope, []
         with torch.no_grad():

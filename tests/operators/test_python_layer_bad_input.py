@@ -107,9 +107,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     TREE + "got draft without draft_rows or affinity": lambda: walked(draft=PAIR, draft_rows=ROWS),
     TREE + "got draft without draft_rows": lambda: walked(draft=PAIR, affinity=identity()),
     TREE + ".*lacks the first 1 rows": lambda: walked(
-        draft=rdk_cuda.draft(TWO, identity(), after=PAIR),
-        draft_rows=ROWS,
-        affinity=identity(),
+        draft=rdk_cuda.draft(TWO, identity(), after=PAIR), draft_rows=ROWS, affinity=identity()
     ),
     TREE + "draft_rows is torch": lambda: walked(
         draft=PAIR, draft_rows=ROWS[0], affinity=identity()

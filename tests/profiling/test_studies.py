@@ -218,10 +218,7 @@ SLOW = [
     ids=lambda study: study.module.__name__.rpartition(".")[2],
 )
 def test_a_study_runs_and_its_rows_have_the_fields_of_its_result(
-    study: Study,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     for name, value in study.patches(request).items():
         monkeypatch.setattr(name, value)
@@ -321,10 +318,7 @@ def test_acceptance_at_recorded_positions_is_that_of_the_operator(
     found = [
         (measured.pruned, redistribute(own, affinity, temperature)),
         (measured.full, redistribute(logits, everything, temperature)),
-        (
-            measured.acceptance(tokens),
-            redistribute(own, affinity, temperature, **offered),
-        ),
+        (measured.acceptance(tokens), redistribute(own, affinity, temperature, **offered)),
     ]
     factors = low_rank_factors((head, None), vocabulary, torch.eye(WIDTH), WIDTH)
     monkeypatch.setattr(gemma_acceptance, "VIRTUAL", 4)

@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 
 from . import launches
-from .driver_rules import (
-    GPUS,
-    Driver,
-    Gpu,
-    resident_blocks,
-)
+from .driver_rules import GPUS, Driver, Gpu, resident_blocks
 from .emulated_operators import emulator as operators_emulator
 
 MIB = 2**20
@@ -235,9 +230,7 @@ def test_a_gather_of_few_tokens_has_a_block_for_every_multiprocessor(
 # ----------------------------------------------------------------------- order of work in verify
 
 
-def test_verify_splits_sequences_only_if_there_are_more_multiprocessors(
-    plans: ModuleType,
-) -> None:
+def test_verify_splits_sequences_only_if_there_are_more_multiprocessors(plans: ModuleType) -> None:
     machine = GPUS["sm_90a"].machine
     splits = [
         plans.plan_verify(machine, count, 5 * count, 5, 32_000, 128_256)["splits"]
@@ -257,9 +250,7 @@ def verify_bytes(plans: ModuleType, sequences: int, num_drafts: int, max_draft: 
     return plan
 
 
-def test_the_workspace_of_verify_does_not_grow_with_a_careless_max_draft(
-    plans: ModuleType,
-) -> None:
+def test_the_workspace_of_verify_does_not_grow_with_a_careless_max_draft(plans: ModuleType) -> None:
     """A bound that no draft reaches, such as N, or the largest there is."""
     for sequences in (1, 8, 64, 131, 132, 600, 4096):
         drafts = 8 * sequences

@@ -150,8 +150,6 @@ def limited(dtype: torch.dtype = torch.float32, logprobs: int = 1) -> Batch:
 def few_rows() -> Batch:
     """A group of them, with dynamic columns: every block searches all of a group's rows."""
     made = batch()
-    assert made.dynamic_tokens is not None
-    assert made.dynamic_logits is not None
     return made.replace(
         draft_logits=made.draft_logits[:4],
         dynamic_tokens=made.dynamic_tokens[:4],
@@ -168,9 +166,7 @@ def greedy_target() -> Batch:
     rows = torch.arange(8) + torch.tensor([0, 0, 0, 2, 3, 3, 3, 3])
     drafts[::2] = target[rows].argmax(1)[::2]
     return made.replace(
-        target_logits=target,
-        draft_token_ids=drafts,
-        target_temperature=torch.zeros(4),
+        target_logits=target, draft_token_ids=drafts, target_temperature=torch.zeros(4)
     )
 
 
@@ -272,7 +268,6 @@ def mixed_trees(kind: str = "mixed-2", dtype: torch.dtype = torch.float32) -> Tr
         drawn=0.7,
         bad=0.02,
     )
-    assert made.draft_logits is not None
     made.target_logits[22, 17] = math.nan  # the root of the third
     made.draft_logits[::9, 17] = math.nan
     made.tree_offsets[-1] = 62

@@ -86,11 +86,7 @@ class Position:
         return tokens, stats
 
     def verify(
-        self,
-        tokens: Tensor,
-        stats: Tensor | None = None,
-        *,
-        draft_temperature: float | None = None,
+        self, tokens: Tensor, stats: Tensor | None = None, *, draft_temperature: float | None = None
     ) -> tuple[Tensor, Tensor]:
         """The token at this position and whether the draft was accepted."""
         count = self.sequences
