@@ -13,9 +13,8 @@ from torch import Tensor
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
 from rdk_cuda import reference
 from tests import generators, tree_generators
-from tests.generators import Batch
 from tests.operators.test_verify_tree import assert_walks_as_the_reference
-from tests.tree_generators import Trees
+from tests.tree_generators import Trees, chains
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -75,32 +74,6 @@ def test_stats_that_draft_returned_change_no_bit(method: int) -> None:
 
 
 # ------------------------------------------------------------------------------ what it is made of
-
-
-def chains(batch: Batch) -> Trees:
-    """A batch of `verify` as trees whose nodes are all drawn."""
-    offsets = batch.draft_offsets
-    drafts = batch.draft_token_ids.numel()
-    first = torch.repeat_interleave(offsets[:-1], offsets.diff())
-    return Trees(
-        batch.target_logits,
-        batch.draft_token_ids,
-        torch.arange(drafts, dtype=torch.int32) - first - 1,
-        offsets,
-        batch.target_temperature,
-        batch.step_keys,
-        batch.positions,
-        batch.max_draft,
-        *(batch.top_k, batch.top_p, batch.min_p, batch.allowed),
-        batch.draft_logits,
-        batch.draft_stats,
-        torch.arange(drafts, dtype=torch.int32),
-        batch.draft_temperature,
-        batch.affinity,
-        batch.dynamic_tokens,
-        batch.dynamic_logits,
-        batch.method,
-    )
 
 
 @pytest.mark.fast_in_the_emulator(kind=("virtual",), temperatures=((0.8, 1.2),))
