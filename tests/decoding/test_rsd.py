@@ -66,3 +66,8 @@ def test_control_rows_of_other_siblings_are_caught(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(rsd, "verify_rsd", wrong)
     assert p_value("constant branching", 2_000, 1.0) < CAUGHT
+
+
+def test_what_the_rule_does_not_know_is_refused() -> None:
+    with pytest.raises(ValueError, match="without logprobs and allowed"):
+        decoder("a beam").generate([[1]], max_new_tokens=5, logprobs="raw")
