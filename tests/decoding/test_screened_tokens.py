@@ -187,10 +187,7 @@ def test_without_a_bias_it_is_none() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"left": torch.zeros(3, 2)},
-            r"left has .* torch.float32; needs \[3, 2\] and .*int8",
-        ),
+        ({"left": torch.zeros(3, 2)}, r"left has .* torch.float32; needs \[3, 2\] and .*int8"),
         ({"scale": torch.ones(2)}, r"scale has shape \[2\]"),
         ({"bias": torch.full((3,), torch.inf)}, "bias is not finite"),
         ({"right": torch.ones(1, 4)}, r"left has shape \[3, 2\] and right \[1, 4\]"),
@@ -204,14 +201,8 @@ def test_without_a_bias_it_is_none() -> None:
             {"fine": torch.full((3, 2), 1.5).half(), "candidates": 2},
             "fine has numbers beyond -1 and 1",
         ),
-        (
-            {"fine": torch.ones(3, 2).half(), "candidates": 1},
-            "candidates is 1; needs 2 to 3",
-        ),
-        (
-            {"tokens": torch.tensor([1, 2, 1], dtype=torch.int32)},
-            "tokens has a negative id or one",
-        ),
+        ({"fine": torch.ones(3, 2).half(), "candidates": 1}, "candidates is 1; needs 2 to 3"),
+        ({"tokens": torch.tensor([1, 2, 1], dtype=torch.int32)}, "tokens has a negative id or one"),
         (
             {"tokens": torch.tensor([1, 2, -1], dtype=torch.int32)},
             "tokens has a negative id or one",

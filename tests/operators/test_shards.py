@@ -88,9 +88,7 @@ def verifies_as_on_one_device(rank: int, ranks: int) -> dict[str, Any]:
         for more in (0, 64):
             columns = columns_of(rank, ranks, call["target_logits"], more)
             with mock.patch.object(
-                shards.distributed,
-                "all_gather",
-                wraps=distributed.all_gather,
+                shards.distributed, "all_gather", wraps=distributed.all_gather
             ) as gathers:
                 found = shards.verify(**{**call, "target_logits": columns})
             equal = all(map(torch.equal, found[:2], expected[:2]))

@@ -343,10 +343,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "layers": ({"dflash_config": {"mask_token_id": 3}}, "target_layer_ids is None"),
     "far": ({"dflash_config": {"mask_token_id": 3, "target_layer_ids": [7]}}, "needs layers of"),
     "block": ({"block_size": 1}, "block_size is 1"),
-    "mask": (
-        {"dflash_config": {"mask_token_id": 12, "target_layer_ids": [0, 2]}},
-        "reads 12",
-    ),
+    "mask": ({"dflash_config": {"mask_token_id": 12, "target_layer_ids": [0, 2]}}, "reads 12"),
     "deep": ({"num_hidden_layers": 3_000_000}, "num_hidden_layers is 3000000"),
     "kind": ({"model_type": "llama"}, "model_type is 'llama'; needs 'qwen3'"),
     "sliding": ({"layer_types": ["sliding_attention"] * 2}, "without sliding windows"),
