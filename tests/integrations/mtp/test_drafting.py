@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from rdk_cuda.integrations.eagle3 import read_drafts, unrolled_read
 from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
 from rdk_cuda.integrations.mtp import DeepMtpDrafter, MtpDrafter, MtpNetwork
 from rdk_cuda.recipes.inputs import pairs
+from studies.multi_token_heads import peers_of
+from studies.transformers_peers import generated, library_mtp
 
 from ...tiny_models import save_tokenizer
 from ..eagle3.test_drafter import Checked
@@ -216,6 +219,29 @@ def test_unrolled_it_reads_the_same_with_gradients(name: str) -> None:
     (gradient,) = torch.autograd.grad(found.hidden.sum(), network.fc.weight)
     assert bool(gradient.any())
     network.fc.requires_grad_(False)
+
+
+@pytest.mark.parametrize("name", ["glm4_moe", "deepseek_v3"])
+def test_it_drafts_what_the_library_s_own_generator_does(name: str) -> None:
+    model = make(name, vocab_size=12)
+    network = head_of(model)
+    with library_mtp(model, network) as options:
+        text, theirs = generated(model, PROMPTS[0], temperature=0, seed=0, tokens=40, **options)
+    target = HuggingFaceModel(model, state_layers=(network.target_layers,))
+    decoder = SpeculativeDecoder(target, MtpDrafter(network), draft_length=1)
+    found = decoder.generate(PROMPTS[:1], max_new_tokens=40, temperature=0)
+    assert found.tokens == [text]
+    assert 0 < sum(found.statistics.accepted) == theirs.accepted
+    assert found.statistics.target_passes == theirs.passes
+
+
+def test_the_library_s_own_generator_refuses_targets_with_states() -> None:
+    target, network = parts("qwen3_5_text", size=12)
+    with ExitStack() as stack:
+        rows = peers_of(stack, target.model, network, None, tokens=4)
+    reasons = [row["refused"] for row in rows if isinstance(row, dict)]
+    assert len(reasons) == 2
+    assert all("not supported with stateful models" in reason for reason in reasons)
 
 
 # Heads of several layers.
