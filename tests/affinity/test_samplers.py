@@ -234,7 +234,7 @@ REFUSED = {
     r"rows, entry \[0\] is -1.0": lambda: from_rows(-ones(1, 2)),
     r"rows, entry \[0\] is nan": lambda: from_rows(torch.full((1, 2), NAN)),
     "one of spread": lambda: from_rows(ones(1, 2), spread=ones(1, 1)),
-    r"spread has shape \[1, 2\].*needs \[1, 1\]": lambda: from_rows(
+    r"spread has shape \[1, 2\].*needs real numbers \[1, 1\]": lambda: from_rows(
         ones(1, 2), spread=ones(1, 2), prior=ones(1, 2)
     ),
     "prior 0 has no mass": lambda: from_rows(
