@@ -10,6 +10,7 @@ from . import (
     test_cascades,
     test_length_rules,
     test_parallel,
+    test_sglang_trees,
     test_steering,
     test_string_rejection,
 )
@@ -40,3 +41,7 @@ def test_string_level_rejection_is_lossless() -> None:
 def test_a_steered_drafter_is_read_by_labs_alone(tmp_path: Path) -> None:
     loaded = "test_a_saved_drafter_is_steered_when_labs_load_it_and_refused_by_the_core"
     getattr(test_steering, loaded)(tmp_path)
+
+
+def test_sglang_s_links_are_parents() -> None:
+    test_sglang_trees.test_parents_of_first_children_and_next_siblings()
