@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import Console
 
-from ..files import write_figure
 from .inputs.documents import Text, Window, first_token, read_documents, window_length
 from .inputs.loading import quiet, same_weights
 from .inputs.pairs import Pair
@@ -16,6 +15,7 @@ from .progress import Stages
 from .report.plots import acceptance_figure
 from .report.rows import versions, write_evaluation
 from .report.table import counted, say, show_notes, show_rows
+from .report.written import write_figure
 from .request import Evaluation
 from .run import evaluated
 from .saved import calibrated_temperature, load_saved

@@ -237,13 +237,13 @@ def test_drafters_that_cannot_do_it_are_refused() -> None:
         with pytest.raises(ValueError, match="the drafter is in training mode"):
             generate(each)
     other = Affinity.intersection(Vocabulary([1, 2, 3], SIZE))
-    with pytest.raises(ValueError, match=r"drafter predicts 61 tokens, the affinity .* 3 drafter"):
-        Generate(drafter(), other)
+    with pytest.raises(ValueError, match=r"drafter predicts 61 tokens, and the affinity .* from 3"):
+        generate(Generate(drafter(), other))
     larger = Affinity.intersection(Vocabulary(torch.arange(SIZE), SIZE + 1))
-    with pytest.raises(ValueError, match=r"predicts 61 tokens, .* leads to 62; needs"):
+    with pytest.raises(ValueError, match=r"predicts 61 tokens, and affinity is of 62; needs"):
         generate(Generate(drafter(), larger))
-    with pytest.raises(ValueError, match=r"vocabulary are of \[61, 70\] target tokens"):
-        Generate(drafter(), same, vocabulary=Vocabulary([1], 70))
+    with pytest.raises(ValueError, match=r"predicts 61 tokens, and vocabulary is of 70; needs"):
+        generate(Generate(drafter(), same, vocabulary=Vocabulary([1], 70)))
     with pytest.raises(ValueError, match="draft_length is 0"):
         Generate(drafter(), draft_length=0)
     with pytest.raises(ValueError, match="draft_temperature is -1"):
@@ -263,8 +263,8 @@ def test_arguments_of_another_kind_are_named() -> None:
     elsewhere = Elsewhere()
     vocabulary: Any = Vocabulary.identity(SIZE)
     half: Any = 2.5
-    with pytest.raises(TypeError, match="Generate: affinity is a Vocabulary; needs an Affinity"):
-        Generate(elsewhere, vocabulary)
+    with pytest.raises(TypeError, match="affinity is a Vocabulary; needs an Affinity"):
+        generate(Generate(drafter(), vocabulary))
     with pytest.raises(TypeError, match=r"Generate: draft_length is 2\.5; needs an integer"):
         Generate(elsewhere, draft_length=half)
     affinity: Any = Affinity.intersection(vocabulary)
@@ -282,7 +282,7 @@ def test_a_drafter_on_another_device_is_refused() -> None:
 
 
 def test_a_directory_that_is_no_drafter_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SavedDrafterError, match="is no directory"):
+    with pytest.raises(SavedDrafterError, match="none has no drafter; needs the whole directory"):
         Generate.from_directory(tmp_path / "none")
 
 
