@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import errno
 import json
 import math
@@ -13,7 +12,7 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,23 +99,6 @@ def write_json(content: Mapping[str, Any], path: Path) -> None:
     """Write plain data; what is no number becomes null, since JSON has no NaN."""
     text = json.dumps(without_nan(content), indent=2, ensure_ascii=False, allow_nan=False)
     write_whole(path, lambda place: place.write_text(text + "\n", encoding="utf-8"))
-
-
-def write_csv(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: Path) -> None:
-    """Write a line for each row; None and what is no number become empty."""
-
-    def write(place: Path) -> None:
-        with place.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, fields, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(without_nan(rows))
-
-    write_whole(path, write)
-
-
-def write_figure(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure as PNG."""
-    write_whole(path, lambda place: figure.savefig(place, dpi=150, format="png"))
 
 
 def without_nan(value: Any) -> Any:

@@ -35,7 +35,7 @@ from profiling.commands import Parser, run_command
 from profiling.machine import ROOT, describe, now
 from rdk_cuda.calibration import Material, successor_counts
 from rdk_cuda.decoding.models import Read, Reading
-from rdk_cuda.files import write_figure, write_json
+from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.labs.tuned_rdk import COVARIANCE, FIRST_ORDER, tuned_first_order, tuned_rdk
 from rdk_cuda.recipes.errors import InputError
@@ -45,6 +45,7 @@ from rdk_cuda.recipes.inputs.pairs import ModelPair
 from rdk_cuda.recipes.record import record
 from rdk_cuda.recipes.report.plots import OTHER, STYLES, VERMILLION, Style
 from rdk_cuda.recipes.report.rows import Bootstrap, measure_acceptance
+from rdk_cuda.recipes.report.written import write_figure
 from rdk_cuda.recipes.stages.pruning import BUILDERS, PRUNED, RECOMMENDED, Method, Pruning
 from rdk_cuda.reference import dense
 

@@ -9,11 +9,12 @@ import torch
 from rich.console import Console
 
 from profiling.machine import describe
-from rdk_cuda.files import write_figure, write_json
+from rdk_cuda.files import write_json
 from rdk_cuda.recipes.inputs.loading import quiet
 from rdk_cuda.recipes.progress import Stages
 from rdk_cuda.recipes.report.plots import acceptance_figure
 from rdk_cuda.recipes.report.rows import Bootstrap, versions
+from rdk_cuda.recipes.report.written import write_figure
 
 from . import gemma, report
 from .arguments import Settings

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rdk_cuda.files import write_figure
+from rdk_cuda.recipes.report.written import write_figure
 
 from ..results import Row
 from ..tables import table

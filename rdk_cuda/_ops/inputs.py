@@ -28,6 +28,14 @@ WITHIN: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 """Which values a temperature or a limit may have, of numbers and of tensors, and in words."""
 
+_KINDS: dict[str, Callable[[Tensor], bool]] = {
+    "integers": lambda t: not (t.is_floating_point() or t.is_complex() or t.dtype == torch.bool),
+    "floats": Tensor.is_floating_point,
+    "real numbers": lambda t: not t.is_complex(),
+}
+Dtypes = str | torch.dtype | tuple[torch.dtype, ...]
+"""One of `_KINDS`, or the dtypes themselves."""
+
 _MOST_KNOWN = 256  # forms of a call, of a function
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -99,13 +107,32 @@ def check_shape(name: str, tensor: Tensor, *needs: int | str, error: Any = Value
     Args:
         name: of the function and the argument, for the message.
     """
-    shape = tensor.shape
-    fits = len(shape) == len(needs)
-    for size, needed in zip(shape, needs, strict=False):
-        fits = fits and (size == needed or isinstance(needed, str))
-    if not fits:
-        needed_shape = ", ".join(map(str, needs))
-        raise error(f"{name} has shape {list(shape)}; needs [{needed_shape}]")
+    if not _has_shape(tensor, needs):
+        needed = ", ".join(map(str, needs))
+        raise error(f"{name} has shape {list(tensor.shape)}; needs [{needed}]")
+
+
+def check_tensor(
+    name: str, tensor: Tensor, dtypes: Dtypes, *needs: int | str, error: Any = ValueError
+) -> None:
+    """Refuse another dtype or shape, as `check_shape`; of "n >= 1" also a size of 0."""
+    words = dtypes if isinstance(dtypes, str) else ""
+    known = dtypes if isinstance(dtypes, tuple) else (dtypes,)
+    if not (_KINDS[words](tensor) if words else tensor.dtype in known) or not _has_shape(
+        tensor, needs
+    ):
+        needed = f"{', '.join(map(str, known))} [{', '.join(map(str, needs))}]"
+        raise error(
+            f"{name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; needs {needed}"
+        )
+
+
+def _has_shape(tensor: Tensor, needs: Sequence[int | str]) -> bool:
+    fits = len(tensor.shape) == len(needs)
+    for size, needed in zip(tensor.shape, needs, strict=False):
+        words = isinstance(needed, str) and (size > 0 or not needed.endswith(" >= 1"))
+        fits = fits and (size == needed or words)
+    return fits
 
 
 def check_entries(
@@ -117,12 +144,28 @@ def check_entries(
         raise error(f"{name}{at or ''} is {values[tuple(at)].item()}; needs {needs}")
 
 
-def whole_number(function: str, name: str, value: Any) -> int:
-    """Return the integer that `value` is; refuse a float."""
+def whole_number(
+    function: str, name: str, value: Any, least: int | None = None, most: int | None = None
+) -> int:
+    """Return the integer that `value` is; refuse a float, and one out of range."""
+    given: Any = None if isinstance(value, bool) else value
     try:
-        return operator.index(value)
+        number = operator.index(given)
     except TypeError:
         raise TypeError(f"{function}: {name} is {value!r:.40}; needs an integer") from None
+    if (least is not None and number < least) or (most is not None and number > most):
+        needs = f"at least {least}" if most is None else f"{least} to {most}"
+        raise ValueError(f"{function}: {name} is {number}; needs {needs}")
+    return number
+
+
+def one_number(function: str, name: str, value: Any) -> float:
+    """Return the number that `value` is; refuse several, and one out of range."""
+    number = value.item() if getattr(value, "ndim", None) == 0 else value
+    if not isinstance(number, int | float):
+        raise TypeError(f"{function}: {name} is {value!r:.40}; needs one number")
+    refuse_number(function, name, number)
+    return float(number)
 
 
 def on_host(values: Any) -> Tensor:

@@ -5,7 +5,6 @@ Every row of `A` sums to 1, exactly: its masses are whole numbers of 2^-32.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
@@ -15,20 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._ops.inputs import check_shape, on_host
-from ..files import TensorFile
+from .._ops.inputs import check_shape
 from ..vocabulary import Vocabulary
 from . import samplers
 from .entries import offsets_of
+from .file import FILE, canonical_of
 from .fixed_point import to_float32, to_float64
 from .row_top import row_top
 from .validation import CANONICAL, AffinityError, check_canonical, units_of
 
-# Without priors nothing in a file is as long as the target's vocabulary, so a short one could ask
-# for any amount of memory. The largest vocabularies have 2^18 tokens.
-LARGEST_TARGET = 1 << 24
-
-_FILE = TensorFile("Affinity", "rdk_cuda.affinity", 1, tuple(CANONICAL), AffinityError)
 _MAX_DENSE_ENTRIES = 1 << 26
 _BLOCK_ENTRIES = 1 << 13  # rows of a head that are held in float64 at a time
 
@@ -224,10 +218,9 @@ class Affinity:
     ) -> Affinity:
         """Map between two tokenizers: a token that the target lacks goes to one that begins it.
 
-        A token that both have maps to itself. Any other token maps to the longest target token
-        whose bytes its own begin with. If there is none, as for a special token, it is masked.
-        `decoding.TextDrafter` feeds the drafter the text in its own tokens. `Vocabulary.between`
-        documents the arguments.
+        A token that both have maps to itself, any other to the longest target token whose bytes its
+        own begin with. If there is none, as for a special token, it is masked. The arguments are
+        those of `Vocabulary.between`.
 
         Example:
             >>> ours, theirs = {b"the": 0, b"t": 1, b"a": 2}, {b"a": 0, b"their": 1}
@@ -254,10 +247,9 @@ class Affinity:
         spreads evenly.
 
         Redistributing all of the mass usually costs more acceptance than it brings. So this warns
-        (UserWarning) if the affinity overlaps less than `intersection` with the target's mean. The
-        overlap is `sum_x min(mean_probs(x), q(x))`, with `q` what the affinity makes of
-        `mean_probs` over the drafter's tokens, normalised. It knows no context: no warning is no
-        promise (docs/samplers.md).
+        (UserWarning) if the affinity overlaps less than `intersection` with the target's mean,
+        `sum_x min(mean_probs(x), q(x))`, q made of that mean over the drafter's own tokens. It
+        knows no context: no warning is no promise (docs/samplers.md).
 
         Args:
             mean_probs: `[V_t]`, mean target probabilities; normalised here.
@@ -271,18 +263,9 @@ class Affinity:
             tensor([[0.7500, 0.2500],
                     [0.5000, 0.5000]], dtype=torch.float64)
         """
-        affinity = cls(**samplers.first_order(vocabulary, mean_probs, tau, keep))
-        mean = on_host(mean_probs).double()
-        got, plain = overlaps(affinity, vocabulary, mean / mean.sum())
-        if got < plain - 1e-6:  # more than rounding
-            warnings.warn(
-                f"Affinity.first_order: at tau = {tau} the drafter's mean overlaps the target's by "
-                f"{got:.3f}, but with Affinity.intersection by {plain:.3f}, so fewer drafts are "
-                "accepted; pass keep=0.9 or so, or use Affinity.virtual_tokens or intersection",
-                UserWarning,
-                stacklevel=2,
-            )
-        return affinity
+        tensors = samplers.first_order(vocabulary, mean_probs, tau, keep)
+        samplers.warn_of_little_overlap(tensors, vocabulary, mean_probs, tau)
+        return cls(**tensors)
 
     @classmethod
     def covariance(
@@ -295,8 +278,7 @@ class Affinity:
     ) -> Affinity:
         """Make exact RDK (arXiv:2506.03206): a drafter token's row is `softmax(Omega_i / tau)`.
 
-        A softmax of a sparse row is a uniform prior and sparse entries above it, at a cost of
-        O(V + nnz). A token that the target lacks has no row of `Omega` and spreads evenly.
+        At a cost of O(V + nnz). A token that the target lacks spreads evenly.
 
         Args:
             omega: `[V_t, V_t]`, the similarity of target tokens, such as the covariance or second
@@ -318,10 +300,9 @@ class Affinity:
     def cold_mass(cls, vocabulary: Vocabulary, mean_probs: Tensor) -> Affinity:
         """Map kept tokens to themselves, and one extra drafter token to all pruned ones.
 
-        The extra token is the last, drafter token `vocabulary.draft_size`: the drafter's logits
-        have one column more than its vocabulary. Its row is a prior, the mean over the pruned
-        tokens. A token that the target lacks is masked. `virtual_tokens` with one cluster is the
-        same map with a bias.
+        The extra token is drafter token `vocabulary.draft_size`, the last. Its row is a prior, the
+        mean over the pruned tokens. A token that the target lacks is masked. `virtual_tokens` with
+        one cluster is the same map with a bias.
 
         Args:
             mean_probs: `[V_t]`, mean target probabilities, non-negative, some of them on pruned
@@ -379,10 +360,9 @@ class Affinity:
         prior: Tensor | None = None,
         bias: Tensor | None = None,
     ) -> Affinity:
-        """Take any non-negative weights: `S = rows`, `U = spread`, `P = prior`.
+        """Take any non-negative weights: `S = rows`, `U = spread`, `P = prior`, all normalised.
 
-        Each row, `S` and spread together, is normalised, and the logarithm of its sum is added to
-        its bias. A row without mass is masked. Priors are normalised.
+        The logarithm of a row's sum is added to its bias. A row without mass is masked.
 
         Args:
             rows: `V_d` mappings from target id to weight, or a dense or sparse `[V_d, V_t]` tensor.
@@ -403,7 +383,7 @@ class Affinity:
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file atomically; `load` gives the same affinity back."""
         sizes = {"draft_size": self.draft_size, "target_size": self.target_size}
-        _FILE.write(Path(path), self._canonical(), sizes)
+        FILE.write(Path(path), self._canonical(), sizes)
 
     @classmethod
     def load(cls, path: str | PathLike[str], device: torch.device | str = "cpu") -> Affinity:
@@ -413,32 +393,8 @@ class Affinity:
             AffinityError: the file is truncated, altered, of another kind or of a newer version.
             OSError: it cannot be opened.
         """
-        tensors, _ = _FILE.read(Path(path))
+        tensors, metadata = FILE.read(Path(path))
         try:
-            return from_file(tensors).to(device)
+            return cls(**canonical_of(tensors, metadata)).to(device)
         except AffinityError as error:
             raise AffinityError(f"Affinity.load: {path}: {error}") from error
-
-
-def from_file(tensors: Mapping[str, Tensor]) -> Affinity:
-    """Make an affinity of the canonical tensors that a file has, checked."""
-    prior = tensors["prior_cdf"]
-    if prior.dim() == 2 and prior.shape[1] > LARGEST_TARGET:
-        raise AffinityError(f"V_t is {prior.shape[1]}; needs at most {LARGEST_TARGET} in a file")
-    return Affinity(**tensors)
-
-
-def overlaps(affinity: Affinity, vocabulary: Vocabulary, mean: Tensor) -> tuple[float, float]:
-    """Overlap the target's mean `[V_t]` float64 and the drafter's, with an affinity and without.
-
-    The drafter's mean is the target's over the tokens that both have, normalised.
-    """
-    known = vocabulary.draft_ids >= 0
-    own = torch.where(known, mean[vocabulary.draft_ids], 0.0)
-    plain = float(own.sum())
-    own /= plain or 1.0
-    rows, spread, prior = (to_float64(units) for units in units_of(affinity._canonical()))
-    drafted = (own @ spread) @ prior
-    entries = own[affinity._entry_rows()] * rows
-    drafted.index_add_(0, affinity.row_targets.long(), entries)
-    return float(torch.minimum(mean, drafted).sum()), plain

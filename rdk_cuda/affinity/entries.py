@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._ops.inputs import check_entries, on_host
+from .._ops.inputs import check_entries, check_tensor, on_host
 from ..vocabulary import Vocabulary
 from .fixed_point import apportion, running_sums
 from .validation import AffinityError
@@ -50,11 +50,7 @@ class Entries(NamedTuple):
 def nonnegative(name: str, values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """`values` as float64 on the CPU, if they are non-negative, finite and of the given shape."""
     numbers = on_host(values)
-    if tuple(numbers.shape) != shape or numbers.is_complex():
-        raise AffinityError(
-            f"{name} has shape {list(numbers.shape)} and dtype {numbers.dtype}; needs "
-            f"{list(shape)} real numbers"
-        )
+    check_tensor(name, numbers, "real numbers", *shape, error=AffinityError)
     numbers = numbers.to(torch.float64)
     sound = (numbers >= 0) & ~numbers.isinf()  # not of NaN
     needs = "finite numbers that are not negative"
@@ -112,14 +108,10 @@ def _of_mappings(name: str, rows: Sequence[Mapping[int, float]], target_size: in
     return Entries(drafts.contiguous(), targets.contiguous(), numbers[:, 2].contiguous())
 
 
-def kept_entries(vocabulary: Vocabulary) -> Entries:
-    """Map each drafter token to itself."""
-    rows = (vocabulary.draft_ids >= 0).nonzero().flatten()
-    return Entries(
-        rows,
-        vocabulary.draft_ids[rows],
-        torch.ones(rows.numel(), dtype=torch.float64, device="cpu"),
-    )
+def own_entries(ids: Tensor) -> Entries:
+    """Map each drafter token to its target id in `[V_d]`, -1 to none."""
+    rows = (ids >= 0).nonzero().flatten()
+    return Entries(rows, ids[rows], torch.ones(rows.numel(), dtype=torch.float64, device="cpu"))
 
 
 def offsets_of(ids: Tensor, size: int) -> Tensor:
@@ -192,11 +184,7 @@ def virtual_token_weights(
     integers, -1 for none and for kept tokens.
     """
     size = vocabulary.target_size
-    shape, dtype = list(clusters.shape), clusters.dtype
-    if shape != [size] or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
-        raise AffinityError(
-            f"virtual tokens: clusters has shape {shape} and dtype {dtype}; needs integers [{size}]"
-        )
+    check_tensor("virtual tokens: clusters", clusters, "integers", size, error=AffinityError)
     clusters = clusters.cpu().long()
     allowed = torch.full_like(clusters, size)
     allowed[vocabulary.kept] = 0

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -18,13 +19,14 @@ from ..vocabulary.token_bytes import longest_beginning, token_bytes
 from .entries import (
     Entries,
     canonical_tensors,
-    kept_entries,
     nonnegative,
+    own_entries,
     refuse_overflow,
     row_entries,
     virtual_token_weights,
 )
-from .validation import AffinityError
+from .fixed_point import to_float64
+from .validation import AffinityError, units_of
 
 Keep: TypeAlias = float | Sequence[float] | Tensor
 """The share of its own mass that each drafter token keeps: one number or `[V_d]`."""
@@ -34,7 +36,9 @@ _MAX_DENSE_ENTRIES = 1 << 22
 
 def intersection(vocabulary: Vocabulary) -> dict[str, Tensor]:
     return canonical_tensors(
-        vocabulary.target_size, kept_entries(vocabulary), bias=_kept_bias(vocabulary)
+        vocabulary.target_size,
+        own_entries(vocabulary.draft_ids),
+        bias=_own_bias(vocabulary.draft_ids),
     )
 
 
@@ -49,13 +53,7 @@ def between(
         if to[draft_id] < 0:
             to[draft_id] = longest_beginning(spelling, ids)
     targets = torch.tensor(to, dtype=torch.int64, device="cpu")
-    rows = (targets >= 0).nonzero().flatten()
-    ones = torch.ones(len(rows), dtype=torch.float64, device="cpu")
-    return canonical_tensors(
-        vocabulary.target_size,
-        Entries(rows, targets[rows], ones),
-        bias=torch.where(targets >= 0, 0.0, -math.inf),
-    )
+    return canonical_tensors(vocabulary.target_size, own_entries(targets), bias=_own_bias(targets))
 
 
 def first_order(
@@ -79,6 +77,33 @@ def first_order(
         prior=torch.stack([torch.ones_like(prior), prior]),
         keep=keep,
     )
+
+
+def warn_of_little_overlap(
+    tensors: Mapping[str, Tensor], vocabulary: Vocabulary, mean_probs: Tensor, tau: float
+) -> None:
+    """Warn if the target's mean `[V_t]` and the drafter's overlap less than without an affinity.
+
+    The drafter's mean is the target's over the tokens that both have, normalised.
+    """
+    mean = on_host(mean_probs).double()
+    mean = mean / mean.sum()
+    own = torch.where(vocabulary.draft_ids >= 0, mean[vocabulary.draft_ids], 0.0)
+    plain = float(own.sum())
+    own /= plain or 1.0
+    rows, spread, prior = (to_float64(units) for units in units_of(tensors))
+    drafted = (own @ spread) @ prior
+    entries = own.repeat_interleave(tensors["row_offsets"].diff()) * rows
+    drafted.index_add_(0, tensors["row_targets"].long(), entries)
+    overlap = float(torch.minimum(mean, drafted).sum())
+    if overlap < plain - 1e-6:  # more than rounding
+        warnings.warn(
+            f"Affinity.first_order: at tau = {tau} the drafter's mean overlaps the target's by "
+            f"{overlap:.3f}, but with Affinity.intersection by {plain:.3f}, so fewer drafts are "
+            "accepted; pass keep=0.9 or so, or use Affinity.virtual_tokens or intersection",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def covariance(vocabulary: Vocabulary, omega: Tensor, tau: float, keep: Keep) -> dict[str, Tensor]:
@@ -115,8 +140,8 @@ def cold_mass(vocabulary: Vocabulary, mean_probs: Tensor) -> dict[str, Tensor]:
     spread[-1] = 1.0
     return canonical_tensors(
         size,
-        kept_entries(vocabulary),
-        bias=torch.nn.functional.pad(_kept_bias(vocabulary), (0, 1)),
+        own_entries(vocabulary.draft_ids),
+        bias=torch.nn.functional.pad(_own_bias(vocabulary.draft_ids), (0, 1)),
         spread=spread,
         prior=prior[None],
     )
@@ -141,12 +166,12 @@ def virtual_tokens(
     has_mass = torch.bincount(cluster, minlength=count) > 0
     virtual_bias = torch.where(has_mass, entropy + virtual_bias, -math.inf)
 
-    kept, order = kept_entries(vocabulary), cluster.argsort(stable=True)
+    kept, order = own_entries(vocabulary.draft_ids), cluster.argsort(stable=True)
     virtual = Entries(vocabulary.draft_size + cluster, members, share)
     return canonical_tensors(
         vocabulary.target_size,
         Entries(*(torch.cat([k, v[order]]) for k, v in zip(kept, virtual, strict=True))),
-        bias=torch.cat([_kept_bias(vocabulary), virtual_bias]),
+        bias=torch.cat([_own_bias(vocabulary.draft_ids), virtual_bias]),
     )
 
 
@@ -189,7 +214,7 @@ def _redistributing(
     if bool(kept.any()):
         # The kept mass is in proportion to the row, which is not normalised yet.
         totals = entries.row_sums(size) + spread.sum(1)
-        own = kept_entries(vocabulary)
+        own = own_entries(vocabulary.draft_ids)
         own = own._replace(weights=(kept * totals)[own.rows])
         rest = entries._replace(weights=entries.weights * (1 - kept)[entries.rows])
         entries = rest.plus(own, (size, vocabulary.target_size))
@@ -253,9 +278,9 @@ def _similarities(vocabulary: Vocabulary, omega: Tensor) -> tuple[Entries, Tenso
     return Entries(known[row[above]], targets[above], values[above]), floor
 
 
-def _kept_bias(vocabulary: Vocabulary) -> Tensor:
+def _own_bias(ids: Tensor) -> Tensor:
     """0 for the drafter tokens that the target has, -inf for the others: `[V_d]` float64."""
-    return torch.where(vocabulary.draft_ids >= 0, 0.0, -math.inf).double()
+    return torch.where(ids >= 0, 0.0, -math.inf).double()
 
 
 def _sizes_of_rows(

@@ -127,11 +127,12 @@ class SpeculativeDecoder:
             raise ValueError(
                 "SpeculativeDecoder: target and drafter are one object; wrap the model twice"
             )
-        if affinity.target_size != target.vocabulary_size:
-            raise ValueError(
-                f"SpeculativeDecoder: the target predicts {target.vocabulary_size} tokens, and the "
-                f"affinity leads to {affinity.target_size}; needs the affinity of this pair"
-            )
+        for name, part in (("affinity", affinity), ("vocabulary", vocabulary)):
+            if part is not None and part.target_size != target.vocabulary_size:
+                raise ValueError(
+                    f"SpeculativeDecoder: the target predicts {target.vocabulary_size} tokens, and "
+                    f"{name} is of {part.target_size}; needs that of this pair"
+                )
         draft_length = whole_number("SpeculativeDecoder", "draft_length", draft_length)
         if proposer is not None and [drafter, dynamic_tokens, full_head, length] != [None] * 4:
             raise ValueError(

@@ -67,8 +67,7 @@ class DrafterTree(DrafterChain):
             )
         counts = {"nodes": nodes, "passes": passes, "width": width}
         for name, count in counts.items():
-            if whole_number("DrafterTree", name, count) < 1:
-                raise ValueError(f"DrafterTree: {name} is {count}; needs at least 1")
+            whole_number("DrafterTree", name, count, 1)
         super().__init__(drafter, affinity, draft_length=passes, **options)
         self.nodes, self.width = nodes, width
         self._top_tokens, self._shares = _likeliest_tokens(affinity)

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from .._ops.inputs import WITHIN, Integers, Numbers, limits, per_sequence, temperatures, user_seeds
+from .._ops.inputs import Integers, Numbers, limits, per_sequence, temperatures, user_seeds
 from .proposal import Step
 
 Kind = Literal["accepted", "out_of_vocabulary", "resampled", "bonus"]
@@ -207,25 +207,22 @@ class Batch:
         if not all(texts):
             raise ValueError(f"{name}: prompts needs lists of token ids, none of them empty")
         host = torch.device("cpu")
-        limits = per_sequence(name, "max_new_tokens", max_new_tokens, count, host).tolist()
-        target = temperatures(name, temperature, (count,), host)
-        if min(limits, default=0) < 0 or not bool(WITHIN["temperature"][0](target).all()):
-            raise ValueError(
-                f"{name}: max_new_tokens is {max_new_tokens} and temperature {temperature}; both "
-                "need to be finite and at least 0"
-            )
+        most = per_sequence(name, "max_new_tokens", max_new_tokens, count, host).tolist()
+        if min(most, default=0) < 0:
+            raise ValueError(f"{name}: max_new_tokens is {max_new_tokens}; needs at least 0")
+        # As lists, whose numbers are looked at.
+        listed = {each: _listed(value) for each, value in truncation.items() if value is not None}
         sequences = [
-            Continuation(text, len(text), len(text), len(text) + limit, ends)
-            for text, limit, ends in zip(texts, limits, _end_tokens(eos, count), strict=True)
+            Continuation(text, len(text), len(text), len(text) + new, ends)
+            for text, new, ends in zip(texts, most, _end_tokens(eos, count), strict=True)
         ]
         return cls(
             sequences,
-            target.to(device),
+            temperatures(name, _listed(temperature), (count,), device),
             user_seeds(name, seeds, count, device),
             {
-                each: _checked_limit(name, each, value, count, device)
-                for each, value in truncation.items()
-                if value is not None
+                each: cast(Tensor, limits(name, each, value, (count,), device))
+                for each, value in listed.items()
             },
         )
 
@@ -252,14 +249,8 @@ def _accepted(count: int, end: Kind | None) -> tuple[Kind, ...]:
     return tuple(kinds if end is None else [*kinds[:-1], end])
 
 
-def _checked_limit(
-    function: str, name: str, value: Numbers, count: int, device: torch.device
-) -> Tensor:
-    given = cast(Tensor, limits(function, name, value, (count,), torch.device("cpu")))
-    within, needs = WITHIN[name]
-    if not bool(within(given).all()):
-        raise ValueError(f"{function}: {name} is {value}; needs to be {needs}")
-    return given.to(device)
+def _listed(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor) else value
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from .. import functional, moved
+from .._ops.contract import LIMITS
 from ..affinity import Affinity
 from ..functional import Draft
 
@@ -25,6 +26,7 @@ if not TYPE_CHECKING:
 
 FEATURES = 5  # of a place, as `Drafted.features` has them
 _LEAST_LOG = -20.0  # of a probability that a classifier reads
+_OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # of greedy drafts nothing is cut
 
 
 class Drafted:
@@ -170,81 +172,50 @@ def length_of(description: dict[str, Any]) -> Length:
 class _Place:
     """A row of drafter columns for each sequence, with the softmax that it was drawn from.
 
-    Sums are the operator's stats or `row_sums`, since a sequence that is at a threshold must do
-    alone what it does in a batch.
+    Sums are `row_sums`, since a sequence that is at a threshold must do alone what it does in a
+    batch.
     """
 
     def __init__(self, draft: Draft, affinity: Affinity) -> None:
-        assert draft.logits is not None
-        assert draft.stats is not None
-        self.draft, self.affinity, self.logits = draft, affinity, draft.logits[:, 0]
-        greedy, wide = draft.temperature == 0, 2 + affinity.rank
-        self.temperature = draft.temperature.masked_fill(greedy, 1.0)[:, None]
-        stats = draft.stats[:, 0, :wide]
-        self.threshold = draft.stats[:, 0, wide:].masked_fill(greedy[:, None], -torch.inf)
-        if bool(greedy.any()):  # whose stats are zeros
-            at_one = functional.draft(
-                draft.logits,
-                affinity,
-                1.0,
-                seeds=0,
-                positions=0,
-                dynamic_tokens=draft.dynamic_tokens,
-                dynamic_logits=draft.dynamic_logits,
-            )
-            assert at_one.stats is not None
-            stats = at_one.stats[:, 0].where(greedy[:, None], stats)
-        self.largest, self.total, self.spread = stats[:, :1], stats[:, 1], stats[:, 2:]
+        self.draft, self.affinity = draft, affinity
+        self.greedy = draft.temperature == 0
+        self.temperature = draft.temperature.masked_fill(self.greedy, 1.0)
 
     def prob(self) -> Tensor:
-        bias, offsets, drafts, weights, _, prior = self.affinity.by_target
-        token = self.draft.tokens[:, 0]
-        drawn = token >= 0
-        token = token.clamp(min=0)
-        first, end = offsets[token].long(), offsets[token + 1].long()
-        # Column by column of S: as many entries as the longest has.
-        entry = first[:, None] + torch.arange(int((end - first).max()), device=token.device)
-        own = entry < end[:, None]
-        entry = entry[own]
-        columns = torch.zeros_like(own, dtype=torch.int64)
-        columns[own] = drafts[entry].long()
-        z = self.logits.gather(1, columns).float() / self.temperature
-        z = z if bias is None else z + bias[columns]
-        weight = torch.zeros_like(z)
-        weight[own] = weights[entry]
-        found = row_sums(self._masses(z) * weight)
-        if self.draft.dynamic_tokens is not None:
-            named = self.draft.dynamic_tokens[:, 0] == token[:, None]
-            found = found + row_sums(self._masses(self._dynamic()).where(named, 0.0))
-        q = found / self.total + row_sums(self.spread * prior[:, token].T)
-        return q.where(drawn, 0.0)
+        """`[B]`: q of each drawn token; 0 where none was drawn."""
+        draft, token = self.draft, self.draft.tokens
+        limits = dict(zip(LIMITS, draft.limits, strict=True))
+        cut: dict[str, Any] = {
+            name: limit.masked_fill(self.greedy, _OFF[name])
+            for name, limit in limits.items()
+            if limit is not None
+        }
+        cut |= {"dynamic_tokens": draft.dynamic_tokens, "dynamic_logits": draft.dynamic_logits}
+        logits = cast(Tensor, draft.logits).detach()
+        q = functional.redistribute(logits, self.affinity, self.temperature, **cut)[:, 0]
+        return q.gather(1, token.clamp(min=0))[:, 0].where(token[:, 0] >= 0, 0.0)
 
     def largest_two(self) -> Tensor:
         """`[B, 2]` probabilities, descending; 0 in place of one that there is not."""
-        largest = self._masses(torch.nn.functional.pad(self._columns, (0, 1), value=-torch.inf))
-        return largest.topk(2).values / self.total[:, None]
+        return torch.nn.functional.pad(self._logs.exp(), (0, 1)).topk(2).values
 
     def entropy(self) -> Tensor:
         """`[B]`."""
-        z = self._columns
-        masses = self._masses(z)
-        weighted = (masses * (z - self.largest)).where(masses > 0, 0.0)
-        return self.total.log() - row_sums(weighted) / self.total
+        return -row_sums((self._logs.exp() * self._logs).where(self._logs > -torch.inf, 0.0))
 
     @cached_property
-    def _columns(self) -> Tensor:
-        bias = self.affinity.by_target[0]
-        z = self.logits.float() / self.temperature
+    def _logs(self) -> Tensor:
+        """`[B, V_d + C]`, the logarithms of the columns' probabilities."""
+        draft, bias = self.draft, self.affinity.by_target[0]
+        z = cast(Tensor, draft.logits)[:, 0].float() / self.temperature[:, None]
         z = z if bias is None else z + bias
-        return z if self.draft.dynamic_tokens is None else torch.cat([z, self._dynamic()], 1)
-
-    def _dynamic(self) -> Tensor:
-        assert self.draft.dynamic_tokens is not None
-        assert self.draft.dynamic_logits is not None
-        tokens = self.draft.dynamic_tokens[:, 0]
-        z = self.draft.dynamic_logits[:, 0].float() / self.temperature
-        return z.where((tokens >= 0) & (tokens < self.affinity.target_size), -torch.inf)
-
-    def _masses(self, z: Tensor) -> Tensor:
-        masses = (z - self.largest).exp()
-        return masses.where(z >= self.threshold, 0.0) if self.threshold.shape[1] else masses
+        if draft.dynamic_tokens is not None and draft.dynamic_logits is not None:
+            tokens = draft.dynamic_tokens[:, 0]
+            own = draft.dynamic_logits[:, 0].float() / self.temperature[:, None]
+            used = (tokens >= 0) & (tokens < self.affinity.target_size)
+            z = torch.cat([z, own.where(used, -torch.inf)], 1)
+        threshold = cast(Tensor, draft.stats)[:, 0, 2 + self.affinity.rank :]
+        if threshold.shape[1]:  # of greedy drafts nothing is cut
+            z = z.masked_fill((z < threshold) & ~self.greedy[:, None], -torch.inf)
+        z = z - z.amax(1, keepdim=True)
+        return z - row_sums(z.exp()).log()[:, None]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from .generation import Continuation
+
+Ragged: TypeAlias = Sequence[Sequence[int]]
+"""Of each sequence a list: its new tokens, or the parents of its nodes."""
 
 
 class Output(NamedTuple):
@@ -48,7 +51,7 @@ class CausalModel(Protocol):
     def reset(self, batch_size: int) -> None:
         """Forget everything and expect `batch_size` empty sequences."""
 
-    def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
+    def feed(self, tokens: Ragged, keep: Sequence[int]) -> Output:
         """Append `tokens[b]`, any number, to sequence b; predict what follows its last `keep[b]`.
 
         Rows `[b, :keep[b]]` of the output belong to those tokens, in order, and n = max(keep).
@@ -85,9 +88,7 @@ class StateDrafter(CausalModel, Protocol):
 class TreeModel(CausalModel, Protocol):
     """A model that reads trees, each branch as if it were alone."""
 
-    def feed_tree(
-        self, tokens: Sequence[Sequence[int]], keep: Sequence[int], parents: Sequence[Sequence[int]]
-    ) -> Output:
+    def feed_tree(self, tokens: Ragged, keep: Sequence[int], parents: Ragged) -> Output:
         """Append as `feed`; the last of `tokens[b]` are nodes of a tree behind the others.
 
         Args:
@@ -98,7 +99,7 @@ class TreeModel(CausalModel, Protocol):
         """
         ...
 
-    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+    def keep_paths(self, paths: Ragged) -> None:
         """Keep the nodes of one branch, from the top, as ordinary tokens, and forget the others.
 
         `rollback` without it forgets all nodes.

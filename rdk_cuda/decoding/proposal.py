@@ -41,27 +41,12 @@ class Proposal(NamedTuple):
         parents: None: a chain, each node the child of the one before it.
         rows: `[B, N]` integers, which row of `draft` each node was drawn from, -1 for a fixed one.
             None: node n from row n, or, where the draft has no logits, all are fixed.
-        drafts: of a chain that is in the contexts already, its tokens and the lists of them, as
-            `with_lists` has them.
     """
 
     tokens: Tensor
     draft: Draft
     parents: Tensor | None = None
     rows: Tensor | None = None
-    drafts: tuple[Tensor, int, list[list[int]]] | None = None
-
-    def with_lists(self, chains: list[list[int]]) -> Proposal:
-        """Add the tokens as lists, which are read while nobody writes to the tensor."""
-        if self.tokens.is_inference():  # such tensors do not count what is written to them
-            return self
-        return self._replace(drafts=(self.tokens, self.tokens._version, chains))
-
-    def lists(self) -> list[list[int]] | None:
-        """Return the lists, if they are those of `tokens` still."""
-        if self.drafts is None or self.drafts[0] is not self.tokens:
-            return None
-        return self.drafts[2] if self.drafts[1] == self.tokens._version else None
 
     @classmethod
     def drawn(cls, draft: Draft, step: Step) -> Proposal:

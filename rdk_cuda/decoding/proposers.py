@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import functional
 from .._ops.contract import LIMITS
-from .._ops.inputs import check_shape, refuse_number
+from .._ops.inputs import check_shape, one_number
 from ..affinity import Affinity
 from ..dynamic_tokens import DynamicTokens, Followed, TokenHead, dynamic_columns
 from ..functional import Draft, StepRows
@@ -109,7 +109,7 @@ class DrafterChain(Proposer):
         full_head: TokenHead | None = None,
     ) -> None:
         if draft_temperature is not None:
-            refuse_number("DrafterChain", "draft_temperature", draft_temperature)
+            draft_temperature = one_number("DrafterChain", "draft_temperature", draft_temperature)
         if drafter.vocabulary_size != affinity.draft_size:
             raise ValueError(
                 f"{type(self).__name__}: drafter predicts {drafter.vocabulary_size} tokens, and "
@@ -202,7 +202,7 @@ class DrafterChain(Proposer):
         if min(map(len, chains)) < longest:
             tokens = padded(chains, self.affinity.device)
             draft = draft.proposing(tokens)
-        return Proposal(tokens, draft).with_lists(chains)
+        return Proposal(tokens, draft)
 
     def _places(self, sequences: Sequence[Continuation], step: Step) -> list[int]:
         longest, most = int(min(self.drafter.context, 2**62)) + 1, self.draft_length

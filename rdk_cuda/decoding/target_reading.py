@@ -28,10 +28,8 @@ class ChainReading:
 
     def __init__(self, proposal: Proposal, sequences: Sequence[Continuation], step: Step) -> None:
         self.proposal, self.sequences, self.step = proposal, sequences, step
-        listed = proposal.lists()
-        self.nodes = list(map(len, listed or ()))
-        proposed = () if listed else zip(sequences, proposal.tokens.tolist(), strict=True)
-        for b, (s, row) in enumerate(proposed):
+        self.nodes = list[int]()
+        for b, (s, row) in enumerate(zip(sequences, proposal.tokens.tolist(), strict=True)):
             drafts = row[: row.index(-1)] if -1 in row else row
             if drafts and len(drafts) >= step.room[b]:
                 raise ValueError(
@@ -189,8 +187,6 @@ def reading_of(
     neither read nor accepted. None is drawn, so that depends on no drawn token.
     """
     tokens = proposal.tokens
-    if proposal.lists() is None:
-        used = tokens.where((tokens >= 0) & (tokens < size), -1)
-        proposal = proposal._replace(tokens=used, drafts=None)
+    proposal = proposal._replace(tokens=tokens.where((tokens >= 0) & (tokens < size), -1))
     kind = ChainReading if proposal.parents is None else TreeReading
     return kind(proposal, sequences, step)

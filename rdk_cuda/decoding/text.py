@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..affinity import Affinity
+from ..affinity.fixed_point import differences, to_float64
 from ..dynamic_tokens import TokenHead
 from ..functional import gather_logits
 from ..vocabulary import Vocabulary
@@ -275,24 +275,14 @@ def _composed(first: Affinity, second: Affinity) -> Affinity:
     identity = torch.arange(second.draft_size, device=first.device)
     if torch.equal(first.row_targets.long(), identity) and not first.is_biased:
         return second
-    rows, onward = [], _rows(second)
-    for row in _rows(first):
-        mixed: dict[int, float] = defaultdict(float)
-        for own, share in row.items():
-            for token, mass in onward[own].items():
-                mixed[token] += share * mass
-        rows.append(mixed)
-    size = second.target_size
-    return Affinity.from_rows(rows, target_size=size, bias=first.bias).to(first.device)
+    rows = torch.sparse.mm(_matrix(first), _matrix(second))
+    return Affinity.from_rows(rows, bias=first.bias).to(first.device)
 
 
-def _rows(affinity: Affinity) -> list[dict[int, float]]:
-    offsets, targets, ends = (
-        each.tolist() for each in (affinity.row_offsets, affinity.row_targets, affinity.row_cdf)
-    )
-    rows = []
-    for start, stop in pairwise(offsets):
-        sums = [0, *ends[start:stop]]
-        masses = ((end - begin) * 2.0**-32 for begin, end in pairwise(sums))
-        rows.append(dict(zip(targets[start:stop], masses, strict=True)))
-    return rows
+def _matrix(affinity: Affinity) -> Tensor:
+    """`[V_d, V_t]` float64 on the CPU, of an affinity without priors."""
+    offsets = affinity.row_offsets.cpu().long()
+    rows = torch.arange(affinity.draft_size, device="cpu").repeat_interleave(offsets.diff())
+    masses = to_float64(differences(affinity.row_cdf.cpu(), offsets))
+    size = affinity.draft_size, affinity.target_size
+    return torch.sparse_coo_tensor(torch.stack([rows, affinity.row_targets.cpu()]), masses, size)

@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._ops.inputs import check_entries, check_tensor
 from ..affinity import Affinity
-from ..affinity.affinity import from_file
+from ..affinity.file import canonical_of
 from ..affinity.validation import CANONICAL
 from ..dynamic_tokens import Contexts, DynamicTokens, dynamic_columns, offered, screens_of
 from ..dynamic_tokens.description import TENSORS, described, source_of
@@ -117,21 +119,23 @@ class PrunedDrafter:
         tensors, metadata = _FILE.read(path)
         text = metadata.get("dynamic_tokens")
         try:
-            affinity = from_file({own: tensors[name] for name, own in _AFFINITY.items()})
+            own = {own: tensors[name] for name, own in _AFFINITY.items()}
+            affinity = Affinity(**canonical_of(own, metadata))
             vocabulary = Vocabulary(tensors["kept"], affinity.target_size)
             if text is not None and len(text) > _LONGEST_DESCRIPTION:
                 raise ValueError(f"dynamic_tokens takes {len(text)} characters, which is too many")
-            source = None
+            source = lifted = None
+            if _LIFTED.keys() & tensors.keys():
+                parts: dict[str, Any] = {
+                    own: tensors[name].to(device) for name, own in _LIFTED.items()
+                }
+                lifted = LiftedRows(**parts)
             if text is not None:
                 source = source_of(json_of(text), vocabulary, tensors, device)
         except (ValueError, TypeError, KeyError) as error:
             reason = f"lacks {error}" if isinstance(error, KeyError) else error
             raise SavedDrafterError(f"PrunedDrafter.load: {path}: {reason}") from error
-        bias, lifted = tensors.get("bias"), None
-        if _LIFTED.keys() & tensors.keys():
-            missing = torch.zeros(0, dtype=torch.float32, device="cpu")
-            parts = {own: tensors.get(name, missing).to(device) for name, own in _LIFTED.items()}
-            lifted = LiftedRows(parts["map"], parts["log_prior"], parts["shift"])
+        bias = tensors.get("bias")
         drafter = cls(
             vocabulary,
             affinity.to(device),
@@ -156,17 +160,10 @@ class PrunedDrafter:
     def check(self, name: str) -> None:
         """Refuse a head, an affinity and kept tokens of different drafters."""
         weight, bias, rows = self.weight, self.bias, self.affinity.draft_size
-        if weight.dim() != 2 or weight.shape[0] != rows or weight.dtype not in FLOATS:
-            raise SavedDrafterError(
-                f"{name}: the head's weight has shape {list(weight.shape)} and dtype "
-                f"{weight.dtype}; needs {', '.join(map(str, FLOATS))} [V_d, d] with V_d = {rows}, "
-                "the drafter tokens of the affinity"
-            )
-        if bias is not None and (bias.shape != (rows,) or bias.dtype != weight.dtype):
-            raise SavedDrafterError(
-                f"{name}: the head's bias has shape {list(bias.shape)} and dtype {bias.dtype}; "
-                f"needs {weight.dtype}, as the weight has, [V_d] = [{rows}]"
-            )
+        error = SavedDrafterError
+        check_tensor(f"{name}: the head's weight", weight, FLOATS, rows, "d", error=error)
+        if bias is not None:
+            check_tensor(f"{name}: the head's bias", bias, weight.dtype, rows, error=error)
         if not all(bool(part.isfinite().all()) for part in (weight, bias) if part is not None):
             raise SavedDrafterError(f"{name}: the head is not finite; needs finite numbers")
         if self.lifted is not None:
@@ -186,18 +183,11 @@ class PrunedDrafter:
             )
 
     def _check_lifted(self, name: str, lifted: LiftedRows) -> None:
-        for part, dims, place, size in (
-            (lifted.map, 2, 1, self.weight.shape[1]),
-            (lifted.log_prior, 1, 0, self.affinity.target_size),
-            (lifted.shift, 1, 0, 2),
-        ):
-            sound = part.dim() == dims and part.dtype == torch.float32 and part.shape[place] == size
-            if not sound or not bool(part.isfinite().all()):
-                raise SavedDrafterError(
-                    f"{name}: lifted rows are {part.dtype} {list(part.shape)}; needs finite "
-                    f"float32 map [d_t + 2, d = {self.weight.shape[1]}], log_prior "
-                    f"[V_t = {self.affinity.target_size}] and shift [2]"
-                )
+        shapes = ("d_t + 2", self.weight.shape[1]), (self.affinity.target_size,), (2,)
+        for part, shape in zip(("map", "log_prior", "shift"), shapes, strict=True):
+            tensor, own = getattr(lifted, part), f"{name}: {part} of the lifted rows"
+            check_tensor(own, tensor, torch.float32, *shape, error=SavedDrafterError)
+            check_entries(own, tensor, tensor.isfinite(), "finite numbers", SavedDrafterError)
 
     def columns(self, full_head: FullHead, hidden: Tensor, contexts: Contexts) -> dict[str, Tensor]:
         """Make arguments of `draft` and `redistribute`: `draft_logits`, and dynamic columns if any.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._ops.inputs import check_shape
+from .._ops.inputs import check_shape, check_tensor
 from ..affinity import Affinity
 from ..vocabulary import Vocabulary
 
@@ -73,10 +73,6 @@ def _small(rows: Tensor, vocabulary: Vocabulary, virtual: Affinity | None) -> Te
 def check_head(name: str, weight: Tensor, bias: Tensor | None, vocabulary: Vocabulary) -> None:
     """Refuse a head that is not one of the target's vocabulary."""
     size = vocabulary.target_size
-    if weight.dim() != 2 or weight.shape[0] != size or not weight.is_floating_point():
-        raise ValueError(
-            f"{name}: weight has shape {list(weight.shape)} and dtype {weight.dtype}; needs "
-            f"floating-point [V_t, d] with V_t = {size}"
-        )
+    check_tensor(f"{name}: weight", weight, "floats", size, "d")
     if bias is not None:
         check_shape(f"{name}: bias", bias, size)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._ops.inputs import whole_number
 from ..vocabulary import Vocabulary
 from .screen import ScreenedTokens
 from .sources import CombinedTokens, RecentTokens, is_pruned
@@ -105,7 +106,4 @@ def source_of(
 
 
 def _count(said: Mapping[str, Any], name: str, most: int) -> int:
-    value = said[name]
-    if type(value) is not int or not 1 <= value <= most:
-        raise ValueError(f"dynamic_tokens has {name} {value!r}; needs a number from 1 to {most}")
-    return value
+    return whole_number("dynamic_tokens", name, said[name], 1, most)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .._ops.inputs import check_shape
+from .._ops.inputs import check_entries, check_shape, check_tensor, whole_number
 from ..functional import gather_logits
 from ..vocabulary import Vocabulary
 from .sources import Contexts, parts_of
@@ -74,14 +74,14 @@ class ScreenedTokens:
         fine: Tensor | None = None,
         candidates: int | None = None,
     ) -> None:
-        _check(tokens, left, scale, bias, right, width, fine, candidates)
+        self.tokens, self.left, self.right = tokens, left, right.contiguous()
+        self.scale, self.bias, self.width = scale, bias, width
+        self.fine, self.candidates = fine, candidates
+        self._check()
         count, rank = left.shape
         further = (0, -rank % _ALIGNED, 0, -count % _ALIGNED)
         self._aligned = torch.nn.functional.pad(left, further) if any(further) else left
-        self.tokens, self.left = tokens, self._aligned[:count, :rank]
-        self.scale, self.bias, self.width = scale, bias, width
-        self.right = right.contiguous()
-        self.fine, self.candidates = fine, candidates
+        self.left = self._aligned[:count, :rank]
 
     @classmethod
     def from_factors(
@@ -199,6 +199,44 @@ class ScreenedTokens:
         every = rows.expand(hidden.shape[0], -1).contiguous()
         return gather_logits(hidden.contiguous(), self.right, every)
 
+    def _check(self) -> None:
+        tokens, left, right, fine = self.tokens, self.left, self.right, self.fine
+        count, rank = tokens.numel(), left.shape[-1] if left.dim() else 0
+        directions, hidden_size = right.shape if right.dim() == 2 else (0, 0)
+        needs = {
+            "tokens": (tokens, torch.int32, (count,)),
+            "left": (left, torch.int8, (count, rank)),
+            "scale": (self.scale, torch.float32, (count,)),
+            "bias": (self.bias, torch.float32, (count,)),
+            "right": (right, torch.float32, (directions, hidden_size)),
+            "fine": (fine, torch.float16, (count, directions)),
+        }
+        for name, (tensor, dtype, shape) in needs.items():
+            if tensor is not None:
+                check_tensor(f"ScreenedTokens: {name}", tensor, dtype, *shape)
+                check_entries(
+                    f"ScreenedTokens: {name}", tensor, tensor.isfinite(), "finite numbers"
+                )
+        if not 1 <= rank <= directions <= _MOST_RANK or hidden_size < 1:
+            raise ValueError(
+                f"ScreenedTokens: left has shape {list(left.shape)}, right {list(right.shape)}; "
+                f"needs [P, r] and [r, d], or [s, d] for a second look, ranks up to {_MOST_RANK}"
+            )
+        if (fine is None) != (self.candidates is None) or (fine is None and rank != directions):
+            raise ValueError(
+                f"ScreenedTokens: left has rank {rank} and right {directions}; needs the same, or "
+                "both fine and candidates, for a second look"
+            )
+        whole_number("ScreenedTokens", "width", self.width, 1, count)
+        if fine is not None:
+            check_entries("ScreenedTokens: fine", fine, fine.abs() <= 1, "-1 to 1")
+            whole_number("ScreenedTokens", "candidates", self.candidates, self.width, count)
+        ordered = tokens.sort().values
+        if int(ordered[0]) < 0 or bool((ordered[1:] == ordered[:-1]).any()):
+            raise ValueError(
+                "ScreenedTokens: tokens has a negative id or one twice; needs each once"
+            )
+
     def _products(self, halves: Tensor) -> Tensor:
         """`halves @ left.T` in int32, of `[n, r]` int8."""
         if not halves.is_cuda and torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2"):
@@ -247,53 +285,3 @@ def largest(values: Tensor, count: int) -> Tensor:
 def screens_of(source: object) -> Iterator[ScreenedTokens]:
     """The screens among a source of dynamic tokens and, if it combines several, its parts."""
     return (part for part in parts_of(source) if isinstance(part, ScreenedTokens))
-
-
-def _check(
-    tokens: Tensor,
-    left: Tensor,
-    scale: Tensor,
-    bias: Tensor | None,
-    right: Tensor,
-    width: int,
-    fine: Tensor | None,
-    candidates: int | None,
-) -> None:
-    count, rank = tokens.numel(), left.shape[-1] if left.dim() else 0
-    directions, hidden_size = right.shape if right.dim() == 2 else (0, 0)
-    needs = {
-        "tokens": (tokens, torch.int32, [count]),
-        "left": (left, torch.int8, [count, rank]),
-        "scale": (scale, torch.float32, [count]),
-        "bias": (bias, torch.float32, [count]),
-        "right": (right, torch.float32, [directions, hidden_size]),
-        "fine": (fine, torch.float16, [count, directions]),
-    }
-    for name, (tensor, dtype, shape) in needs.items():
-        if tensor is None:
-            continue
-        if tensor.dtype != dtype or list(tensor.shape) != shape:
-            raise ValueError(
-                f"ScreenedTokens: {name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; "
-                f"needs {shape} and {dtype}"
-            )
-        if dtype.is_floating_point and not bool(tensor.isfinite().all()):
-            raise ValueError(f"ScreenedTokens: {name} is not finite; needs finite numbers")
-    if not 1 <= rank <= directions <= _MOST_RANK or hidden_size < 1:
-        raise ValueError(
-            f"ScreenedTokens: left has shape {list(left.shape)} and right {list(right.shape)}; "
-            f"needs [P, r] and [r, d], or [s, d] for a second look, with ranks of 1 to {_MOST_RANK}"
-        )
-    if (fine is None) != (candidates is None) or (fine is None and rank != directions):
-        raise ValueError(
-            f"ScreenedTokens: left has rank {rank} and right {directions}; needs the same, or "
-            "both fine and candidates, for a second look"
-        )
-    if fine is not None and not bool((fine.abs() <= 1).all()):
-        raise ValueError("ScreenedTokens: fine has numbers beyond -1 and 1; needs smaller ones")
-    for name, value, least in (("width", width, 1), ("candidates", candidates, width)):
-        if value is not None and not least <= value <= count:
-            raise ValueError(f"ScreenedTokens: {name} is {value}; needs {least} to {count}")
-    ordered = tokens.sort().values
-    if int(ordered[0]) < 0 or bool((ordered[1:] == ordered[:-1]).any()):
-        raise ValueError("ScreenedTokens: tokens has a negative id or one twice; needs each once")

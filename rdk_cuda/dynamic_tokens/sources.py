@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from .._ops.inputs import check_tensor, whole_number
 from ..vocabulary import Vocabulary
 
 Contexts: TypeAlias = Sequence[Sequence[int]] | Tensor
@@ -105,13 +106,11 @@ class RecentTokens:
         bonus: float = 0.0,
         device: torch.device | str = "cpu",
     ) -> None:
-        if width < 1 or window < 1:
-            raise ValueError(
-                f"RecentTokens: width is {width} and window {window}; both need to be at least 1"
-            )
+        self.width = whole_number("RecentTokens", "width", width, 1)
+        self.window = whole_number("RecentTokens", "window", window, 1)
         if not abs(bonus) <= torch.finfo(torch.float32).max:  # not of NaN
             raise ValueError(f"RecentTokens: bonus is {bonus!r:.40}; needs a finite number")
-        self.width, self.window, self.bonus = width, window, float(bonus)
+        self.bonus = float(bonus)
         self.allowed = is_pruned(vocabulary, device)
 
     def __call__(self, contexts: Contexts) -> Tensor:
@@ -168,12 +167,9 @@ class CombinedTokens:
         *,
         device: torch.device | str = "cpu",
     ) -> None:
-        if not sources or width < 1:
-            raise ValueError(
-                f"CombinedTokens: there are {len(sources)} sources and width is {width}; both "
-                "need to be at least 1"
-            )
-        self.sources, self.width = tuple(sources), width
+        whole_number("CombinedTokens", "the number of sources", len(sources), 1)
+        self.sources = tuple(sources)
+        self.width = whole_number("CombinedTokens", "width", width, 1)
         self.reads_hidden = any(map(reads_hidden, sources))
         self.allowed = is_pruned(vocabulary, device)
 
@@ -192,11 +188,8 @@ class CombinedTokens:
             )
         named = [offered(source, contexts, hidden) for source in self.sources]
         for place, tokens in enumerate(named):
-            if tokens.dim() != 2 or len(tokens) != len(contexts) or not _is_integer(tokens):
-                raise ValueError(
-                    f"CombinedTokens: sources[{place}] returned shape {list(tokens.shape)} and "
-                    f"dtype {tokens.dtype}; needs integers [B, n] with B = {len(contexts)}"
-                )
+            result = f"CombinedTokens: the result of sources[{place}]"
+            check_tensor(result, tokens, "integers", len(contexts), "n")
         candidates = torch.cat([tokens.to(self.allowed.device) for tokens in named], dim=1)
         return distinct_tokens(candidates, self.allowed, self.width)
 
@@ -208,11 +201,7 @@ def newest_first(source: str, contexts: Contexts, window: int, device: torch.dev
     `source` is what errors are said to come from.
     """
     if isinstance(contexts, Tensor):
-        if contexts.dim() != 2 or not _is_integer(contexts):
-            raise ValueError(
-                f"{source}: contexts has shape {list(contexts.shape)} and dtype "
-                f"{contexts.dtype}; needs integers [B, L], or a list of sequences"
-            )
+        check_tensor(f"{source}: contexts", contexts, "integers", "B", "L")
         return contexts[:, max(0, contexts.shape[1] - window) :].flip(1)
     reversed_ = [context[-window:][::-1] for context in contexts]
     longest = max(map(len, reversed_), default=0)
@@ -255,7 +244,3 @@ def is_pruned(vocabulary: Vocabulary, device: torch.device | str = "cpu") -> Ten
     pruned = torch.zeros(vocabulary.target_size, dtype=torch.bool, device="cpu")
     pruned[vocabulary.pruned] = True
     return pruned.to(device)
-
-
-def _is_integer(tensor: Tensor) -> bool:
-    return tensor.dtype in (torch.int32, torch.int64)

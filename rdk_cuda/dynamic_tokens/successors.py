@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .._ops.inputs import check_entries
+from .._ops.inputs import check_entries, check_shape, check_tensor, whole_number
 from ..files import TensorFile
 from ..vocabulary import Vocabulary
 from .sources import CombinedTokens, Contexts, RecentTokens, is_pruned, newest_first
@@ -49,11 +49,8 @@ class SuccessorCounts:
     """
 
     def __init__(self, vocabulary_size: int) -> None:
-        if not 1 <= vocabulary_size < 2**31:
-            raise ValueError(
-                f"SuccessorCounts: vocabulary_size is {vocabulary_size}; needs 1 to 2^31 - 1"
-            )
-        self.vocabulary_size = vocabulary_size
+        size = whole_number("SuccessorCounts", "vocabulary_size", vocabulary_size, 1, 2**31 - 1)
+        self.vocabulary_size = size
         self.exact = True
         # A pair is last * V + next. Those held are ascending and distinct.
         nothing = torch.empty(0, dtype=torch.int64, device="cpu")
@@ -72,7 +69,7 @@ class SuccessorCounts:
         """
         ids = torch.as_tensor(tokens, device="cpu")
         if ids.numel():  # without elements, a list has no dtype
-            ids = self._checked_ids("add", "tokens", ids, dims=1)
+            ids = self._checked_ids("add: tokens", ids, "n")
             ones = torch.ones(max(ids.numel() - 1, 0), dtype=torch.float64, device="cpu")
             self._add(ids[:-1] * self.vocabulary_size + ids[1:], ones)
 
@@ -95,18 +92,11 @@ class SuccessorCounts:
             >>> [pair.tolist() for pair in counts.pairs()]
             [[1], [8], [0.5]]
         """
-        last = self._checked_ids("add_probs", "last_tokens", last_tokens, dims=1)
-        following = self._checked_ids("add_probs", "targets", targets, dims=2)
-        if not (len(last) == len(following) and following.shape == probs.shape):
-            raise ValueError(
-                f"SuccessorCounts.add_probs: last_tokens has shape {list(last.shape)}, targets "
-                f"{list(following.shape)} and probs {list(probs.shape)}; needs [n], [n, m], [n, m]"
-            )
-        weights = probs.detach().to("cpu", torch.float64)
-        if not bool(((weights >= 0) & weights.isfinite()).all()):
-            raise ValueError(
-                "SuccessorCounts.add_probs: probs is negative, infinite or NaN; needs probabilities"
-            )
+        last = self._checked_ids("add_probs: last_tokens", last_tokens, "n")
+        following = self._checked_ids("add_probs: targets", targets, len(last), "m")
+        name, weights = "SuccessorCounts.add_probs: probs", probs.detach().to("cpu", torch.float64)
+        check_shape(name, weights, *following.shape)
+        check_entries(name, weights, (weights >= 0) & weights.isfinite(), "probabilities")
         likely = weights > 0
         self._add((last[:, None] * self.vocabulary_size + following)[likely], weights[likely])
 
@@ -116,17 +106,12 @@ class SuccessorCounts:
         pairs, weights = self._held
         return pairs // self.vocabulary_size, pairs % self.vocabulary_size, weights.clone()
 
-    def _checked_ids(self, method: str, name: str, ids: Tensor, dims: int) -> Tensor:
-        integers = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
-        if ids.dim() != dims or not integers:
-            raise ValueError(
-                f"SuccessorCounts.{method}: {name} has shape {list(ids.shape)} and dtype "
-                f"{ids.dtype}; needs integers {'[n]' if dims == 1 else '[n, m]'}"
-            )
+    def _checked_ids(self, name: str, ids: Tensor, *shape: int | str) -> Tensor:
+        check_tensor(f"SuccessorCounts.{name}", ids, "integers", *shape)
         ids = ids.detach().to("cpu", torch.int64)
         inside = (ids >= 0) & (ids < self.vocabulary_size)
         needs = f"a target id in [0, {self.vocabulary_size})"
-        check_entries(f"SuccessorCounts.{method}: {name}", ids, inside, needs)
+        check_entries(f"SuccessorCounts.{name}", ids, inside, needs)
         return ids
 
     def _add(self, pairs: Tensor, weights: Tensor) -> None:
@@ -202,7 +187,7 @@ class SuccessorTable:
                 f"SuccessorTable.from_counts: counts has {counts.vocabulary_size} tokens and "
                 f"vocabulary {size} target tokens; needs the same"
             )
-        _check_width(width, size)
+        width = whole_number("SuccessorTable", "width", width, 1, size)
         last, following, weights = counts.pairs()
         offered = is_pruned(vocabulary)[following]
         last, following, weights = last[offered], following[offered], weights[offered]
@@ -253,10 +238,10 @@ class SuccessorTable:
             OSError: it cannot be opened.
         """
         tensors, metadata = _FILE.read(Path(path))
-        width = metadata.get("width")
+        width = metadata.get("width", "")
         try:
-            if width is None or not width.isdecimal():
-                raise ValueError(f"the file says width = {width}; needs a number")
+            if not width.isdecimal():
+                raise ValueError(f"the file says width = {width!r}; needs a number")
             return cls(**tensors, width=int(width)).to(device)
         except ValueError as error:
             raise ValueError(f"SuccessorTable.load: {path}: {error}") from error
@@ -287,21 +272,14 @@ def recent_and_successors(
 _FILE = TensorFile("SuccessorTable", "rdk_cuda.successors", 1, ("offsets", "tokens"), ValueError)
 
 
-def _check_width(width: int, size: int) -> None:
-    """A file's width decides how much memory a lookup takes, so it has a bound."""
-    if not 1 <= width <= size:
-        raise ValueError(f"SuccessorTable: width is {width}; needs 1 to V_t = {size}")
-
-
 def _check_table(offsets: Tensor, tokens: Tensor, width: int) -> None:
     for name, tensor in (("offsets", offsets), ("tokens", tokens)):
-        if not isinstance(tensor, Tensor) or tensor.dtype != torch.int32 or tensor.dim() != 1:
-            got = (tensor.dtype, list(tensor.shape)) if isinstance(tensor, Tensor) else tensor
-            raise ValueError(f"SuccessorTable: {name} is {got}; needs a 1-D int32 tensor")
+        check_tensor(f"SuccessorTable: {name}", tensor, torch.int32, "n")
     size, count = offsets.numel() - 1, tokens.numel()
     if size < 1:
         raise ValueError(f"SuccessorTable: offsets has {size + 1} entries; needs V_t + 1 >= 2")
-    _check_width(width, size)
+    # A file's width decides how much memory a lookup takes, so it has a bound.
+    whole_number("SuccessorTable", "width", width, 1, size)
     lengths = offsets.long().diff()
     if int(offsets[0]) != 0 or int(offsets[-1]) != count or int(lengths.min()) < 0:
         raise ValueError(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._ops.inputs import whole_number
 from ..affinity import Affinity
 
 
@@ -56,11 +57,12 @@ class StepRows:
         dynamic_width: int = 0,
         limited: bool = False,
     ) -> None:
-        if slots < 0 or places < 1 or dynamic_width < 0:
-            raise ValueError(
-                f"StepRows: slots is {slots}, places {places}, dynamic_width {dynamic_width}; "
-                "needs at least 0, 1 and 0"
-            )
+        for name, size, least in (
+            ("slots", slots, 0),
+            ("places", places, 1),
+            ("dynamic_width", dynamic_width, 0),
+        ):
+            whole_number("StepRows", name, size, least)
         self.slots, self.places, device = slots, places, affinity.device
         row = torch.Size((slots, affinity.draft_size))
         self.form = row, dtype, dynamic_width, limited

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from .._ops.contract import COLUMNS
-from .._ops.inputs import Integers, check_shape, step_keys_and_positions, takes_arrays
+from .._ops.inputs import (
+    Integers,
+    check_shape,
+    check_tensor,
+    step_keys_and_positions,
+    takes_arrays,
+)
 from ..affinity import Affinity
 from .rows import StepRows
 
@@ -240,11 +246,7 @@ def packed_step(
 
 def packed_rows(function: str, rows: Tensor, shape: tuple[int, int], each: int) -> Tensor:
     """Count the rows of each sequence through the batch; none stays none."""
-    if rows.shape != shape or rows.is_floating_point():
-        raise ValueError(
-            f"{function}: draft_rows is {rows.dtype} of shape {list(rows.shape)}; needs "
-            f"integers of shape {list(shape)}, one for each token"
-        )
+    check_tensor(f"{function}: draft_rows", rows, "integers", *shape)
     first = torch.arange(shape[0], device=rows.device)[:, None] * each
     own = (rows >= 0) & (rows < each)
     return (rows + first).where(own, -2).where(rows != -1, -1).int().flatten()

@@ -13,6 +13,7 @@ from .._ops.inputs import (
     Integers,
     Numbers,
     check_shape,
+    check_tensor,
     refuse_other_than_affinity,
     row_limits,
     step_keys_and_positions,
@@ -115,11 +116,8 @@ path=tensor([[1, 2]], dtype=torch.int32))
     check_shape(f"{name}: tokens", tokens, "B", "N")
     batch, nodes = tokens.shape
     check_shape(f"{name}: target_logits", target_logits, batch, nodes + 1, "V_t")
-    if tuple(parents.shape) not in ((batch, nodes), (nodes,)) or parents.is_floating_point():
-        raise ValueError(
-            f"{name}: parents is {parents.dtype} of shape {list(parents.shape)}; needs integers of "
-            f"shape [{batch}, {nodes}], or [{nodes}] for one shape for all"
-        )
+    each = (nodes,) if parents.dim() == 1 else (batch, nodes)  # one shape for all
+    check_tensor(f"{name}: parents", parents, "integers", *each)
     if allowed is not None:
         check_shape(f"{name}: allowed", allowed, batch, nodes + 1, "ceil(V_t / 32)")
     drafter: dict[str, Tensor | None] = {}

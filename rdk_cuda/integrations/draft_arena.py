@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .. import _ops as operators
 from .. import shards
-from .._ops.inputs import check_shape, whole_number
+from .._ops.inputs import check_tensor, whole_number
 from ..affinity import Affinity
 from ..functional import METHODS, Draft, Method, StepRows, Verified
 from ..functional.step import packed_step
@@ -212,11 +212,9 @@ def check_layout(
 ) -> None:
     """Refuse, by name, a tensor of another kind or shape, or on another device, than needed."""
     for name, (tensor, shape) in (integers | floats).items():
-        check_shape(f"{function}: {name}", tensor, *shape)
+        kind = "floats" if name in floats else "integers"
+        check_tensor(f"{function}: {name}", tensor, kind, *shape)
         if tensor.device != device:
             raise ValueError(
                 f"{function}: {name} is on {tensor.device}, the affinity on {device}; use .to()"
             )
-        if tensor.is_floating_point() != (name in floats):
-            kind = "a floating-point type" if name in floats else "int32 or int64"
-            raise ValueError(f"{function}: {name} has dtype {tensor.dtype}; needs {kind}")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..files import write_figure
 from .inputs.documents import Text, first_token, read_documents, window_length
 from .inputs.loading import quiet, same_weights
 from .inputs.pairs import Pair
@@ -14,6 +13,7 @@ from .progress import Stages
 from .report.plots import acceptance_figure
 from .report.rows import Row, versions, write_evaluation
 from .report.table import counted
+from .report.written import write_figure
 from .request import Evaluation, Setting
 from .run import run
 from .saved import calibrated_temperature, load_saved

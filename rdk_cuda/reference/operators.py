@@ -9,7 +9,6 @@ return another token.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
@@ -157,7 +156,7 @@ def verify(
     batch = step_keys.numel()
     columns = (col_offsets, col_drafts, col_weights, spread, prior)
     dynamic = (dynamic_tokens, dynamic_logits)
-    drafter = DrafterRows.of(draft_logits, draft_stats, bias, columns, dynamic)
+    drafter = DrafterRows(draft_logits, draft_stats, bias, columns, dynamic)
     trace = Trace() if trace is None else trace
 
     def p_at(first: int, t: float, limits: Limits, j: int) -> Tensor | None:
@@ -301,28 +300,20 @@ def target_distribution(
     return _one_hot(int(z.argmax()), logits.shape[0], dtype) if t == 0 else torch.softmax(z, 0)
 
 
-@dataclass(frozen=True)
 class DrafterRows:
     """Rows that drafts were drawn from, with their dynamic columns, and the affinity's columns."""
 
-    logits: Tensor
-    used: Tensor  # tokens of the dynamic columns
-    stats: Tensor | None
-    bias: Tensor | None
-    columns: tuple[Tensor, ...]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         draft_logits: Tensor,
-        draft_stats: Tensor | None,
+        stats: Tensor | None,
         bias: Tensor | None,
         columns: tuple[Tensor, ...],
         dynamic: tuple[Tensor | None, Tensor | None],
-    ) -> DrafterRows:
-        """From the arguments of an operator that verifies."""
-        logits, used = _with_dynamic(draft_logits, *dynamic, columns[-1].shape[1])
-        return cls(logits, used, draft_stats, bias, columns)
+    ) -> None:
+        self.stats, self.bias, self.columns = stats, bias, columns
+        # The second are the tokens of the dynamic columns.
+        self.logits, self.used = _with_dynamic(draft_logits, *dynamic, columns[-1].shape[1])
 
     def q(self, m: int, t: float, x: int, dtype: torch.dtype) -> Tensor | None:
         """The distribution that x was drawn from, of row m at temperature t; None: by rule none."""

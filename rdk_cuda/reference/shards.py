@@ -76,7 +76,7 @@ def verify_shard(
     batch, width = step_keys.numel(), target_logits.shape[1]
     columns = (col_offsets, col_drafts, col_weights, spread, prior)
     dynamic = (dynamic_tokens, dynamic_logits)
-    drafter = DrafterRows.of(draft_logits, draft_stats, bias, columns, dynamic)
+    drafter = DrafterRows(draft_logits, draft_stats, bias, columns, dynamic)
     trace = Trace() if trace is None else trace
     tokens = torch.full((batch, max_draft + 1), -1, dtype=torch.int64, device="cpu")
     num_accepted = torch.zeros(batch, dtype=torch.int32, device="cpu")

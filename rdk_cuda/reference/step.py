@@ -53,19 +53,14 @@ def draft_step(
     )
     size, places = step_tokens.shape
     rows = list(range(len(tokens))) if slots is None else slots.tolist()
-    kept: list[tuple[Tensor | None, Any]] = [
-        (step_tokens, tokens),
-        (step_stats, stats),
-        (step_logits, draft_logits),
-        (step_dynamic_tokens, columns.get("dynamic_tokens")),
-        (step_dynamic_logits, columns.get("dynamic_logits")),
-    ]
+    memories = step_tokens, step_stats, step_logits, step_dynamic_tokens, step_dynamic_logits
+    made = tokens, stats, draft_logits, *map(columns.get, ("dynamic_tokens", "dynamic_logits"))
     for b, slot in enumerate(rows):
         if 0 <= slot < size and 0 <= place < places:
             step_keys[slot] = keys[b]
-            for memory, made in kept:
-                if memory is not None and made is not None:
-                    memory[slot, place] = made[b]
+            for memory, own in zip(memories, made, strict=True):
+                if memory is not None and own is not None:
+                    memory[slot, place] = own[b]
     return tokens[:, None]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 
 import torch
@@ -15,33 +15,26 @@ from .random import Trace
 from .truncation import Limits
 
 
-@dataclass(frozen=True)
 class Tree:
-    """One sequence's nodes, the children of each node by its number, -1 the root's."""
+    """One sequence's nodes, the children of each node by its number, -1 the root's.
 
-    tokens: list[int]
-    rows: list[int]  # of the drafter, -1 for a fixed node
-    children: dict[int, list[int]]
+    Nodes whose parent is no earlier node are left out. `rows` are the drafter's, -1 of fixed nodes.
+    """
 
-    @classmethod
-    def of(cls, tokens: list[int], parents: list[int], rows: list[int]) -> Tree:
-        """Leave out nodes whose parent is no earlier node."""
-        children: dict[int, list[int]] = {}
+    def __init__(self, tokens: list[int], parents: list[int], rows: list[int]) -> None:
+        self.tokens, self.rows = tokens, rows
+        self.children: dict[int, list[int]] = {}
         for node, parent in enumerate(parents):
             if -1 <= parent < node:
-                children.setdefault(parent, []).append(node)
-        return cls(tokens, rows, children)
+                self.children.setdefault(parent, []).append(node)
 
     def drawn(self, node: int, most: int) -> list[int]:
         """The drawn nodes that follow it: at each of them the first drawn child in the list."""
         chain: list[int] = []
         while len(chain) < most:
             last = chain[-1] if chain else node
-            found = [
-                child
-                for child in self.children.get(last, [])
-                if self.rows[child] != -1 and self.tokens[child] != -1
-            ]
+            drawn = [child for child in self.children.get(last, []) if self.rows[child] != -1]
+            found = [child for child in drawn if self.tokens[child] != -1]
             if not found:
                 break
             chain.append(found[0])
@@ -49,12 +42,8 @@ class Tree:
 
     def fixed(self, node: int, token: int) -> int:
         """The first fixed child with this token, -1 if there is none."""
-        found = [
-            child
-            for child in self.children.get(node, [])
-            if self.rows[child] == -1 and self.tokens[child] == token
-        ]
-        return found[0] if found else -1
+        fixed = (child for child in self.children.get(node, []) if self.rows[child] == -1)
+        return next((child for child in fixed if self.tokens[child] == token), -1)
 
 
 def verify_tree(
@@ -95,7 +84,7 @@ def verify_tree(
         columns = (col_offsets, col_drafts, col_weights, spread, prior)
         given = tuple(column for column in columns if column is not None)
         dynamic = (dynamic_tokens, dynamic_logits)
-        drafter = DrafterRows.of(draft_logits, draft_stats, bias, given, dynamic)
+        drafter = DrafterRows(draft_logits, draft_stats, bias, given, dynamic)
     tokens = torch.full((batch, max_depth + 1), -1, dtype=torch.int64, device="cpu")
     path = torch.full((batch, max_depth), -1, dtype=torch.int32, device="cpu")
     num_accepted = torch.zeros(batch, dtype=torch.int32, device="cpu")
@@ -107,7 +96,7 @@ def verify_tree(
         rows, draft_t = [-1] * count, 0.0
         if draft_rows is not None and draft_temperature is not None and t != 0:
             rows, draft_t = draft_rows[own].tolist(), float(draft_temperature[b])
-        tree = Tree.of(tree_token_ids[own].tolist(), parents[own].tolist(), rows)
+        tree = Tree(tree_token_ids[own].tolist(), parents[own].tolist(), rows)
         limits = Limits.of(top_k, top_p, min_p, b)
 
         def p_after(

@@ -51,7 +51,9 @@ class TokenBytes:
 
     def within(self, size: int | None) -> TokenBytes:
         """Leave out special tokens that a model of this width does not predict."""
-        if size is None or any(isinstance(each, bytes) for each in self.spellings[size:]):
+        if size is None or size < 1:  # which is refused, by the number of tokens
+            return self
+        if any(isinstance(each, bytes) for each in self.spellings[size:]):
             return self
         roles = {role: tuple(id for id in ids if id < size) for role, ids in self.roles.items()}
         return TokenBytes(self.spellings[:size], self.byte_fallbacks, roles)

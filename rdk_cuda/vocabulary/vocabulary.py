@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._ops.inputs import check_entries, on_host
+from .._ops.inputs import check_entries, check_shape, check_tensor, on_host, whole_number
 from .token_bytes import TokenBytes, matching_ids, token_bytes
 
 _INT32_MAX = 2**31 - 1  # the operators index tokens with 32 bits (DESIGN section 4)
@@ -49,14 +49,9 @@ class Vocabulary:
     pruned: Tensor
 
     def __init__(self, draft_ids: Sequence[int] | Tensor, target_size: int) -> None:
-        if not 1 <= target_size <= _INT32_MAX:
-            raise ValueError(f"Vocabulary: target_size is {target_size}; needs 1 to 2^31 - 1")
+        target_size = whole_number("Vocabulary", "target_size", target_size, 1, _INT32_MAX)
         ids = on_host(draft_ids)
-        if ids.dim() != 1 or ids.numel() == 0 or not _is_integer(ids):
-            raise ValueError(
-                f"Vocabulary: draft_ids has shape {list(ids.shape)} and dtype {ids.dtype}; needs "
-                "integers [V_d] with V_d >= 1"
-            )
+        check_tensor("Vocabulary: draft_ids", ids, "integers", "V_d >= 1")
         ids = ids.to(torch.int64, copy=True)
         needs = f"a target id in [0, {target_size}), or -1 for a token that the target lacks"
         check_entries("Vocabulary: draft_ids", ids, (ids >= -1) & (ids < target_size), needs)
@@ -70,7 +65,7 @@ class Vocabulary:
             )
 
         object.__setattr__(self, "draft_ids", ids)
-        object.__setattr__(self, "target_size", int(target_size))
+        object.__setattr__(self, "target_size", target_size)
         object.__setattr__(self, "kept", uses.nonzero().flatten())
         object.__setattr__(self, "pruned", (uses == 0).nonzero().flatten())
 
@@ -133,7 +128,7 @@ class Vocabulary:
                 and byte fallbacks (`rdk_cuda.vocabulary.indispensable.indispensable_tokens`).
 
         Raises:
-            ValueError: scores that are no vector or hold NaN, a count out of range or below the
+            ValueError: scores that are no vector or hold NaN, a count beyond V_t or below the
                 number of tokens to keep always, or one of those outside `[0, V_t)`.
 
         Example:
@@ -143,27 +138,16 @@ class Vocabulary:
             >>> Vocabulary.most_likely(scores, 2, always=[2]).draft_ids.tolist()
             [1, 2]
         """
-        scores = on_host(scores)
-        if scores.dim() != 1 or bool(scores.isnan().any()):
-            raise ValueError(
-                f"Vocabulary.most_likely: scores has shape {list(scores.shape)}"
-                f"{' and holds NaN' if scores.isnan().any() else ''}; needs [V_t] numbers"
-            )
+        name, scores, first = "Vocabulary.most_likely", on_host(scores), on_host(always)
+        check_shape(f"{name}: scores", scores, "V_t")
+        check_entries(f"{name}: scores", scores, ~scores.isnan(), "numbers")
         size = scores.numel()
-        if not 1 <= count <= size:
-            raise ValueError(f"Vocabulary.most_likely: count is {count}; needs 1 to V_t = {size}")
-        if isinstance(always, Tensor) and not _is_integer(always):
-            raise ValueError(
-                f"Vocabulary.most_likely: always has dtype {always.dtype}; needs target ids"
-            )
-        first = torch.as_tensor(always, dtype=torch.int64, device="cpu").unique()
+        if first.numel():
+            check_tensor(f"{name}: always", first, "integers", "n")
+        first = first.long().unique()
         inside, needs = (first >= 0) & (first < size), f"target ids in [0, {size})"
-        check_entries("Vocabulary.most_likely: always", first, inside, needs)
-        if first.numel() > count:
-            raise ValueError(
-                f"Vocabulary.most_likely: count is {count}; needs at least {first.numel()}, as "
-                "many as always holds"
-            )
+        check_entries(f"{name}: always", first, inside, needs)
+        count = whole_number(name, "count", count, max(1, first.numel()), size)
         by_score = scores.sort(descending=True, stable=True).indices
         others = by_score[~torch.isin(by_score, first)][: count - first.numel()]
         return cls(torch.cat([first, others]).sort().values, size)
@@ -181,14 +165,10 @@ class Vocabulary:
             >>> Vocabulary([1, 3], target_size=4).coverage(torch.tensor([2, 5, 0, 3]))
             0.8
         """
-        mass = on_host(mean_probs).double()
-        usable = mass.shape == (self.target_size,) and bool((mass >= 0).all())
-        if not usable or not 0 < float(mass.sum()) < float("inf"):
-            raise ValueError(
-                f"Vocabulary.coverage: mean_probs has shape {list(mass.shape)}, least entry "
-                f"{mass.min().item() if mass.numel() else None} and sum {mass.sum().item()}; "
-                f"needs [V_t] = [{self.target_size}] finite numbers, none negative, some positive"
-            )
+        name, mass = "Vocabulary.coverage: mean_probs", on_host(mean_probs).double()
+        check_shape(name, mass, self.target_size)
+        sound = (mass >= 0) & mass.isfinite() & (mass.sum() > 0)
+        check_entries(name, mass, sound, "finite numbers, none negative, some positive")
         return float(mass[self.kept].sum() / mass.sum())
 
     @property
@@ -213,14 +193,6 @@ class Vocabulary:
         )
 
 
-def _is_integer(ids: Tensor) -> bool:
-    return not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
-
-
 def _size(name: str, size: int | None, tokens: TokenBytes) -> int:
     count = len(tokens.spellings)
-    if size is not None and size < count:
-        raise ValueError(
-            f"Vocabulary.between: {name} is {size}; needs at least {count}, the tokenizer's"
-        )
-    return count if size is None else size
+    return count if size is None else whole_number("Vocabulary.between", name, size, count)

@@ -222,3 +222,12 @@ def test_a_short_file_cannot_ask_for_any_amount_of_memory(tmp_path):
     assert path.stat().st_size < 1000
     with pytest.raises(AffinityError, match="V_t is 33554432; needs at most"):
         Affinity.load(path)
+
+
+def test_without_priors_a_file_with_another_v_t_than_it_says_is_refused(tmp_path):
+    """Nothing else in it is as wide as the target's vocabulary."""
+    tensors, metadata = _content(Affinity.intersection(Vocabulary([0, 1], target_size=5)))
+    for cut in (tensors["prior_cdf"][:, :4].contiguous(), torch.zeros(0, 6, dtype=torch.int64)):
+        safetensors.torch.save_file({**tensors, "prior_cdf": cut}, tmp_path / "a", metadata)
+        with pytest.raises(AffinityError, match=r"says target_size = 5, and its tensors have [46]"):
+            Affinity.load(tmp_path / "a")

@@ -230,7 +230,7 @@ ROWS = {
     r"rows, entry \[0\] is -1.0": (-ones(1, 2), {}),
     r"rows, entry \[0\] is nan": (torch.full((1, 2), NAN), {}),
     "one of spread": (ones(1, 2), {"spread": ones(1, 1)}),
-    r"spread has shape \[1, 2\].*needs \[1, 1\]": (
+    r"spread has shape \[1, 2\].*needs real numbers \[1, 1\]": (
         ones(1, 2),
         {"spread": ones(1, 2), "prior": ones(1, 2)},
     ),

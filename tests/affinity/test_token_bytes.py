@@ -242,6 +242,11 @@ def test_logits_may_be_wider_than_the_tokenizer_but_not_narrower() -> None:
     assert wider == Vocabulary([-1, 0, -1, -1], 3)
     with pytest.raises(ValueError, match=r"between: draft_size is 1; needs at least 2"):
         Vocabulary.between(two, three, draft_size=1)
+    with pytest.raises(ValueError, match=r"between: draft_size is -1; needs at least 2"):
+        Vocabulary.between(two, three, draft_size=-1)
+    special = {b"a": 0, "<s>": 1}
+    with pytest.raises(ValueError, match=r"between: target_size is -1; needs at least 2"):
+        Vocabulary.between(special, special, target_size=-1)
     with pytest.raises(ValueError, match=r"between: target_size is 2; needs at least 3"):
         Vocabulary.between(two, three, target_size=2)
 

@@ -75,13 +75,13 @@ def test_tokens_to_keep_always_take_the_place_of_the_least_likely_ones():
 @pytest.mark.parametrize(
     ("scores", "count", "always", "message"),
     [
-        *(([1.0] * 3, n, (), f"count is {n}; needs 1 to V_t = 3") for n in (0, -1, 4)),
-        ([1.0, float("nan")], 1, (), "NaN"),
+        *(([1.0] * 3, n, (), f"count is {n}; needs 1 to 3") for n in (0, -1, 4)),
+        ([1.0, float("nan")], 1, (), r"scores\[1\] is nan"),
         ([[1.0, 1.0]] * 2, 1, (), r"shape \[2, 2\]"),
         ([1.0] * 3, 2, [3], r"always\[0\] is 3; needs target ids in \[0, 3\)"),
         ([1.0] * 3, 2, [0, -1], r"always\[0\] is -1"),
-        ([1.0] * 3, 2, torch.tensor([True] * 3), "always has dtype torch.bool; needs target ids"),
-        ([1.0] * 3, 2, [0, 1, 2], "count is 2; needs at least 3"),
+        ([1.0] * 3, 2, torch.tensor([True] * 3), "always has .* dtype torch.bool; needs integers"),
+        ([1.0] * 3, 2, [0, 1, 2], "count is 2; needs 3 to 3"),
     ],
 )
 def test_most_likely_refuses_what_it_cannot_keep(scores, count, always, message):
@@ -100,7 +100,7 @@ def test_coverage_is_the_share_of_the_mass_on_kept_tokens():
     "mean_probs", [[1.0], [1.0, -1.0], [0.0, 0.0], [1.0, float("nan")], [1.0, float("inf")]]
 )
 def test_coverage_refuses_what_is_not_a_distribution(mean_probs):
-    with pytest.raises(ValueError, match=r"needs \[V_t\] = \[2\] finite numbers"):
+    with pytest.raises(ValueError, match=r"coverage: mean_probs.*; needs (finite numbers|\[2\])"):
         Vocabulary([0], target_size=2).coverage(torch.tensor(mean_probs))
 
 

@@ -119,7 +119,10 @@ def test_heads_and_clusters_refuse_what_does_not_fit():
     prune, cluster = prune_head, partial(cluster_pruned_tokens, weight, vocabulary)
     eye = torch.eye(D + 1)
     for call, message in (
-        (lambda: prune(weight[1:], None, vocabulary), r"weight has shape \[59, 8\].* V_t = 60"),
+        (
+            lambda: prune(weight[1:], None, vocabulary),
+            r"weight has shape \[59, 8\].* floats \[60, d\]",
+        ),
         (lambda: prune(weight, bias[:1], vocabulary), r"bias has shape \[1\]"),
         (lambda: prune(weight, bias, Vocabulary([0, -1], V_T)), "drafter token 1 has no target id"),
         (

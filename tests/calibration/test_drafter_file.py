@@ -119,7 +119,7 @@ DISAGREEING: list[tuple[dict[str, Any], str]] = [
     ({"weight": torch.ones(4, WIDTH)}, r"weight has shape \[4, 3\] and dtype torch.float32; needs"),
     ({"weight": torch.ones(5, WIDTH).int()}, "dtype torch.int32"),
     ({"weight": torch.full((5, WIDTH), torch.nan)}, "the head is not finite"),
-    ({"bias": torch.zeros(3)}, r"bias has shape \[3\].* \[V_d\] = \[5\]"),
+    ({"bias": torch.zeros(3)}, r"bias has shape \[3\].* \[5\]"),
     ({"vocabulary": Vocabulary([0], SIZE + 1)}, "are 1 of 13, but the affinity maps 5"),
     ({"vocabulary": Vocabulary(range(6), SIZE)}, "are 6 of 12"),
     ({"dynamic_tokens": lambda contexts: None}, "has a source function; a file can hold Recent"),
@@ -131,7 +131,7 @@ DISAGREEING: list[tuple[dict[str, Any], str]] = [
     ({"dynamic_tokens": screen(ELSEWHERE)}, "ScreenedTokens of another vocabulary"),
     ({"dynamic_tokens": screen(width=4)}, "a screen is of width 4; needs that of the head, 3"),
     *(
-        ({"lifted": bad}, "lifted rows are")
+        ({"lifted": bad}, "of the lifted rows")
         for bad in (
             replace(LIFTED, map=LIFTED.map[:, 1:]),
             replace(LIFTED, log_prior=LIFTED.log_prior[1:]),
@@ -207,9 +207,9 @@ DAMAGES: list[tuple[dict[str, Any], str]] = [
     (source(bonus=10**400), "bonus is 1000.*; needs a finite"),
     ({"bias": torch.ones(5, dtype=torch.bfloat16)}, "bias .* torch.bfloat16; needs torch.float32"),
     ({"drop": "successors.tokens"}, r": lacks 'successors\.tokens'"),
-    ({"lifted__shift": torch.ones(2)}, "lifted rows are"),
+    ({"lifted__shift": torch.ones(2)}, r": lacks 'lifted\.map'"),
     (SCREENED | {"screen__tokens": SCREEN["screen__tokens"] + 1}, "other tokens than the drafter"),
-    (SCREENED | {"screen__scale": SCREEN["screen__scale"] * torch.nan}, "scale is not finite"),
+    (SCREENED | {"screen__scale": SCREEN["screen__scale"] * torch.nan}, r"scale\[0\] is nan"),
     (SCREENED | {"screen__left": torch.zeros(9, 3).char()}, r"left has shape \[9, 3\]"),
     (SCREENED | {"screen__right": torch.zeros(2, 5)}, "of width 5; needs that of the head, 3"),
     (SCREENED | {"drop": "screen.scale"}, r": lacks 'screen\.scale'"),
@@ -222,7 +222,7 @@ DAMAGES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         SCREENED | {"dynamic_tokens": said(candidates=0)},
-        "candidates 0; needs a number from 1 to 12",
+        "candidates is 0; needs 1 to 12",
     ),
     (SCREENED | {"dynamic_tokens": said(width=10)}, "width is 10"),
     ({"dynamic_tokens": "{"}, "Expecting"),
@@ -230,12 +230,12 @@ DAMAGES: list[tuple[dict[str, Any], str]] = [
     ({"dynamic_tokens": " " * 2000}, "takes 2000 characters"),
     ({"dynamic_tokens": "[]"}, "list indices"),
     ({"dynamic_tokens": '"many"'}, "string indices"),
-    (source(width=-1), "width -1; needs a number from 1 to 12"),
-    (source(width=True), "width True; needs"),
-    (source(window="3"), "window '3'; needs"),
+    (source(width=-1), "width is -1; needs 1 to 12"),
+    (source(width=True), "width is True; needs"),
+    (source(window="3"), "window is '3'; needs"),
     (source(kind="magic"), "the kind 'magic', which this rdk_cuda does not know"),
     (source(kind="combined"), ": lacks 'sources'"),
-    (source(kind="combined", sources=[]), "there are 0 sources"),
+    (source(kind="combined", sources=[]), "number of sources is 0"),
     (source(kind="combined", sources=3), "not iterable"),
 ]
 

@@ -19,6 +19,7 @@ from rdk_cuda.files import write_whole
 from rdk_cuda.integrations.cupy import cubin_cache
 from rdk_cuda.integrations.token_maps import write_d2t, write_hot_tokens
 from rdk_cuda.recipes import shards
+from rdk_cuda.recipes.report.written import write_csv
 
 from ..bounded_memory import disk_for
 
@@ -34,7 +35,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "d2t": lambda path: write_d2t(VOCABULARY, path),
     "hot tokens": lambda path: write_hot_tokens(VOCABULARY, path),
     "json": lambda path: files.write_json({"acceptance": 0.5}, path),
-    "csv": lambda path: files.write_csv([{"acceptance": 0.5}], ["acceptance"], path),
+    "csv": lambda path: write_csv([{"acceptance": 0.5}], ["acceptance"], path),
     "tokenizer": lambda path: write_whole(path, lambda place: Tokenizer(BPE()).save(str(place))),
 }
 every_writer = pytest.mark.parametrize("name", WRITERS)

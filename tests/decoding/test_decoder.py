@@ -253,6 +253,18 @@ NO_DECODERS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "draft_temperature is -1": ((copy(MODEL),), {"draft_temperature": -1.0}),
     "draft_temperature is nan": ((copy(MODEL),), {"draft_temperature": math.nan}),
     "draft_temperature is inf": ((copy(MODEL),), {"draft_temperature": math.inf}),
+    r"draft_temperature is \[0\.5\]; needs one number": (
+        (copy(MODEL),),
+        {"draft_temperature": [0.5]},
+    ),
+    r"draft_temperature is -2\.0; needs": (
+        (copy(MODEL),),
+        {"draft_temperature": torch.tensor(-2.0)},
+    ),
+    "draft_temperature is 'hot'; needs one number": (
+        (copy(MODEL),),
+        {"draft_temperature": "hot"},
+    ),
     "drafter has none of its own; pass full_head=": ((copy(MODEL),), {"dynamic_tokens": RECENT}),
     "full_head has 8 rows; needs one for each of the 9": (
         (copy(MODEL),),

@@ -287,7 +287,7 @@ def test_bad_arguments_are_refused_by_name() -> None:
         wrapped.rollback([-1])
     with pytest.raises(ValueError, match=r"head has shape \[4, 31\], .*; needs \[V_d, 32\]"):
         HuggingFaceModel(tiny(), head=torch.zeros(4, 31))
-    with pytest.raises(ValueError, match="recent is 0; needs at least 1, or None"):
+    with pytest.raises(ValueError, match="recent is 0; needs at least 1"):
         HuggingFaceModel(tiny(), recent=0)
     with pytest.raises(ValueError, match=r"head_bias has shape \[3\]; needs \[4\]"):
         HuggingFaceModel(tiny(), head=torch.zeros(4, 32), head_bias=torch.zeros(3))

@@ -187,19 +187,19 @@ def test_without_a_bias_it_is_none() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"left": torch.zeros(3, 2)}, r"left has .* torch.float32; needs \[3, 2\] and .*int8"),
+        ({"left": torch.zeros(3, 2)}, r"left has .* torch.float32; needs torch.int8 \[3, 2\]"),
         ({"scale": torch.ones(2)}, r"scale has shape \[2\]"),
-        ({"bias": torch.full((3,), torch.inf)}, "bias is not finite"),
-        ({"right": torch.ones(1, 4)}, r"left has shape \[3, 2\] and right \[1, 4\]"),
+        ({"bias": torch.full((3,), torch.inf)}, r"bias\[0\] is inf; needs finite"),
+        ({"right": torch.ones(1, 4)}, r"left has shape \[3, 2\], right \[1, 4\]"),
         ({"right": torch.ones(3, 4)}, "left has rank 2 and right 3; needs the same, or both"),
         ({"fine": torch.ones(3, 2).half()}, "left has rank 2 and right 2; needs the same, or"),
         (
             {"fine": torch.ones(3, 2), "candidates": 2},
-            r"fine has shape \[3, 2\] and dtype torch.float32; needs \[3, 2\] and torch.float16",
+            r"fine has shape \[3, 2\] and dtype torch.float32; needs torch.float16 \[3, 2\]",
         ),
         (
             {"fine": torch.full((3, 2), 1.5).half(), "candidates": 2},
-            "fine has numbers beyond -1 and 1",
+            r"fine\[0, 0\] is 1.5; needs -1 to 1",
         ),
         ({"fine": torch.ones(3, 2).half(), "candidates": 1}, "candidates is 1; needs 2 to 3"),
         ({"tokens": torch.tensor([1, 2, 1], dtype=torch.int32)}, "tokens has a negative id or one"),

@@ -182,11 +182,14 @@ def test_contexts_that_do_not_fit_are_refused(contexts: torch.Tensor, message: s
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RecentTokens(VOCABULARY, width=0), "RecentTokens: width is 0 .* at least 1"),
-        (lambda: RecentTokens(VOCABULARY, window=0), "window 0; both need to be at least 1"),
+        (lambda: RecentTokens(VOCABULARY, width=0), "RecentTokens: width is 0; needs at least 1"),
+        (lambda: RecentTokens(VOCABULARY, window=0), "window is 0; needs at least 1"),
         (lambda: RecentTokens(VOCABULARY, bonus=math.inf), "bonus is inf; needs a finite number"),
-        (lambda: CombinedTokens([], VOCABULARY, 4), "0 sources and width is 4; both need"),
-        (lambda: CombinedTokens(SOURCES, VOCABULARY, 0), "2 sources and width is 0; both need"),
+        (lambda: CombinedTokens([], VOCABULARY, 4), "number of sources is 0; needs at least 1"),
+        (
+            lambda: CombinedTokens(SOURCES, VOCABULARY, 0),
+            "CombinedTokens: width is 0; needs",
+        ),
     ],
 )
 def test_no_source_no_width_and_no_window_are_refused(
@@ -199,9 +202,9 @@ def test_no_source_no_width_and_no_window_are_refused(
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (torch.zeros(2, 3), r"sources\[1\] returned shape \[2, 3\] and dtype torch.float32"),
-        (torch.zeros(2).int(), r"returned shape \[2\] .*needs integers \[B, n\] with B = 2"),
-        (torch.zeros(3, 3).int(), r"returned shape \[3, 3\] .*with B = 2"),
+        (torch.zeros(2, 3), r"sources\[1\] has shape \[2, 3\] and dtype torch.float32"),
+        (torch.zeros(2).int(), r"has shape \[2\] .*needs integers \[2, n\]"),
+        (torch.zeros(3, 3).int(), r"has shape \[3, 3\] .*needs integers \[2, n\]"),
     ],
 )
 def test_a_source_that_returns_no_tokens_is_named(returned: torch.Tensor, message: str) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rdk_cuda.files import write_figure
 from rdk_cuda.recipes.report import plots
 from rdk_cuda.recipes.report.rows import FIELDS, Interval, Row, evaluation_row, write_evaluation
 from rdk_cuda.recipes.report.table import ABOVE_FULL, show_notes, show_rows
+from rdk_cuda.recipes.report.written import write_figure
 from rdk_cuda.recipes.stages import pruning as names
 
 

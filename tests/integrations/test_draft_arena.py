@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_named() -> None:
     columns = one.int()[:, None], torch.zeros(1, 1)
     with pytest.raises(RuntimeError, match="draft_step: step_dynamic_tokens is missing"):
         arena.draft(torch.zeros(1, 3), 0, **key, **dict(zip(DYNAMIC, columns, strict=True)))
-    with pytest.raises(ValueError, match="slots is -1, places 2, dynamic_width 0; needs"):
+    with pytest.raises(ValueError, match="StepRows: slots is -1; needs at least 0"):
         DraftArena(AFFINITY, -1, 2)
 
 

@@ -223,16 +223,16 @@ MODELS: dict[str, Callable[[], Any]] = {
     "the drafter .* training mode": lambda: generate(
         training(lambda drafts: DrafterTree(drafts, SAME))
     ),
-    r"drafter predicts 61 tokens, the affinity .* 3 drafter": lambda: Generate(
-        drafter(), Affinity.intersection(Vocabulary([1, 2, 3], SIZE))
+    r"drafter predicts 61 tokens, and the affinity .* from 3": lambda: generate(
+        Generate(drafter(), Affinity.intersection(Vocabulary([1, 2, 3], SIZE)))
     ),
-    r"predicts 61 tokens, .* leads to 62; needs": lambda: generate(Generate(drafter(), LARGER)),
-    r"vocabulary are of \[61, 70\] target tokens": lambda: Generate(
-        drafter(), SAME, vocabulary=Vocabulary([1], 70)
+    "predicts 61 tokens, and affinity is of 62": lambda: generate(Generate(drafter(), LARGER)),
+    "predicts 61 tokens, and vocabulary is of 70; needs": lambda: generate(
+        Generate(drafter(), SAME, vocabulary=Vocabulary([1], 70))
     ),
     "draft_length is 0": lambda: Generate(drafter(), draft_length=0),
     "draft_temperature is -1": lambda: generate(full(draft_temperature=-1.0)),
-    "Generate: affinity is a Vocabulary; needs an Affinity": lambda: Generate(Elsewhere(), EVERY),
+    "affinity is a Vocabulary; needs an Affinity": lambda: generate(Generate(drafter(), EVERY)),
     r"Generate: draft_length is 2\.5; needs an integer": lambda: Generate(
         Elsewhere(), draft_length=2.5
     ),
@@ -242,7 +242,7 @@ MODELS: dict[str, Callable[[], Any]] = {
         NGrams(), tokenizer=object(), drafter_tokenizer=object()
     ),
     "the drafter is on meta, the model on cpu": lambda: generate(Generate(Elsewhere())),
-    "is no directory": lambda: Generate.from_directory("/nowhere"),
+    "nowhere has no drafter; needs": lambda: Generate.from_directory("/nowhere"),
 }
 
 

@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
+from rdk_cuda.integrations.huggingface import Generate
 from tests.trained_tokenizers import TOKENIZERS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -83,11 +83,3 @@ def test_sampled_text_is_drafted_by_the_affinity_between_or_a_given_one() -> Non
 def test_a_drafters_tokenizer_is_not_for_what_is_no_drafter_with_text() -> None:
     with pytest.raises(TypeError, match="TextDrafter: tokenizer: got a NoneType"):
         Generate(llama("byte-level", 2), drafter_tokenizer=tokenizer("byte-level"))
-    wrapped = HuggingFaceModel(llama("byte-level", 2))
-    with pytest.raises(ValueError, match=r"the drafter predicts .* the affinity leads from 5"):
-        Generate(
-            wrapped,
-            Affinity.intersection(Vocabulary.identity(5)),
-            tokenizer=tokenizer("SentencePiece"),
-            drafter_tokenizer=tokenizer("byte-level"),
-        )

@@ -202,7 +202,10 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
         GOOD | {"lm_head.weight": torch.zeros(5, 2)},
         "d2t has 4 entries and lm_head.weight 5 rows",
     ),
-    "t2d too short": (GOOD | {"t2d": MASK[:-1]}, r"t2d has shape \[40\] .* needs \[V_t\] = \[41\]"),
+    "t2d too short": (
+        GOOD | {"t2d": MASK[:-1]},
+        r"t2d has shape \[40\] .* needs torch.bool \[41\]",
+    ),
     "t2d too long": (GOOD | {"t2d": torch.cat([MASK, MASK])}, r"t2d has shape \[82\]"),
     "t2d an index": (GOOD | {"t2d": MASK.long()}, "t2d has .* dtype torch.int64"),
     "t2d of other tokens": (GOOD | {"t2d": MASK.roll(1)}, "not the 4 that t2d marks"),

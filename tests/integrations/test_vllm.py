@@ -178,13 +178,13 @@ def test_a_target_row_without_distribution_gives_fewer_tokens() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("pos", POSITIONS.float(), "pos has dtype torch.float32; needs int32 or int64"),
+        ("pos", POSITIONS.float(), "pos has .* dtype torch.float32; needs integers"),
         (
             "temperature",
             counted(1, 1, 1, 1, 1, 1),
-            "temperature has dtype torch.int32; needs a float",
+            "temperature has .* dtype torch.int32; needs floats",
         ),
-        ("cu_num_logits", counted(0, 4), r"cu_num_logits has shape \[2\]; needs \[6\]"),
+        ("cu_num_logits", counted(0, 4), r"cu_num_logits has shape \[2\] .*; needs integers \[6\]"),
         (
             "idx_mapping",
             counted(0, 0, 0, 0, 0).to("meta"),

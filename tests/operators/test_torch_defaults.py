@@ -20,8 +20,8 @@ from rdk_cuda import Affinity, Draft, RecentTokens, Vocabulary
 from rdk_cuda.decoding import DrafterTree, SpeculativeDecoder
 from rdk_cuda.decoding.lengths import Classifier
 from rdk_cuda.decoding.trees import ancestors, depths
-from rdk_cuda.integrations import sglang
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.labs.sglang_trees import parents_of
 from tests.integrations.pair import VOCABULARY as SMALL
 from tests.integrations.pair import drafter, target
 
@@ -73,7 +73,7 @@ def constructors() -> list[Any]:
 
 
 def trees() -> list[Any]:
-    return [ancestors(PARENTS), depths(PARENTS), sglang.parents_of(DYNAMIC[:, 0], DYNAMIC[:, 1])]
+    return [ancestors(PARENTS), depths(PARENTS), parents_of(DYNAMIC[:, 0], DYNAMIC[:, 1])]
 
 
 def operators() -> list[Any]:

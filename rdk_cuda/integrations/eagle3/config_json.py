@@ -32,6 +32,9 @@ _LAYERS: Rule = (
     lambda value: isinstance(value, list) and bool(value) and {*map(type, value)} == {int},
     "a list of layers",
 )
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+_OTHER_SIZES = ("num_key_value_heads", "head_dim", "max_position_embeddings")
+_REQUIRED = ("model_type", "num_attention_heads", *_SIZES)
 # The fields that the layers read. Nothing is made of other fields, such as num_labels.
 _LAYER_FIELDS: dict[str, Rule] = {
     "model_type": (lambda value: value in ("llama", "qwen3"), "'llama' or 'qwen3'"),
@@ -41,32 +44,13 @@ _LAYER_FIELDS: dict[str, Rule] = {
         "a list of full_attention, without sliding windows",
     ),
     "use_sliding_window": (lambda value: value is False, "false: there are no sliding windows"),
-    "vocab_size": SIZE,
-    "hidden_size": SIZE,
-    "intermediate_size": SIZE,
-    "num_hidden_layers": SIZE,
     "num_attention_heads": SIZE,
-    "num_key_value_heads": SIZE,
-    "head_dim": SIZE,
-    "max_position_embeddings": SIZE,
-    "rms_norm_eps": _NUMBER,
-    "initializer_range": _NUMBER,
-    "attention_dropout": _NUMBER,
+    **dict.fromkeys((*_SIZES, *_OTHER_SIZES), SIZE),
+    **dict.fromkeys(("rms_norm_eps", "initializer_range", "attention_dropout"), _NUMBER),
     "rope_theta": _NUMBER,
-    "attention_bias": FLAG,
-    "mlp_bias": FLAG,
-    "tie_word_embeddings": FLAG,
-    "rope_parameters": _OBJECT,
-    "rope_scaling": _OBJECT,
+    **dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings"), FLAG),
+    **dict.fromkeys(("rope_parameters", "rope_scaling"), _OBJECT),
 }
-_REQUIRED = (
-    "model_type",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "vocab_size",
-)
 
 
 def read_fields(folder: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ...decoding import Output
+from ...decoding.models import Ragged
 from ...dynamic_tokens import TokenHead
 from ..huggingface.attention import layers_of
 from ..huggingface.model import checked_head, head_logits
@@ -127,7 +128,7 @@ class Eagle3Drafter:
         self._own_entry = [-1] * len(ends)
 
     @torch.no_grad()
-    def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
+    def feed(self, tokens: Ragged, keep: Sequence[int]) -> Output:
         """Append tokens and predict; a sequence's first token has no state before it."""
         entries = self._cache.lengths
         paired = [new[not old :] for new, old in zip(tokens, entries, strict=True)]
@@ -153,9 +154,7 @@ class Eagle3Drafter:
         return Output(head_logits(last, self._head), last)
 
     @torch.no_grad()
-    def feed_tree(
-        self, tokens: Sequence[Sequence[int]], keep: Sequence[int], parents: Sequence[Sequence[int]]
-    ) -> Output:
+    def feed_tree(self, tokens: Ragged, keep: Sequence[int], parents: Ragged) -> Output:
         """Append as `rdk_cuda.decoding.TreeModel.feed_tree`, level by level.
 
         Raises:
@@ -198,7 +197,7 @@ class Eagle3Drafter:
             grown[b, old : old + count] = states[b, :count]
         self._nodes = grown
 
-    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+    def keep_paths(self, paths: Ragged) -> None:
         """Forget all nodes: the entries of accepted ones are made again of the target's states."""
         self._cache.keep_paths([[] for _ in paths])
         self._nodes = self._nodes[:, :0]

@@ -97,15 +97,14 @@ class Eagle3Network(nn.Module):
         if config.eagle2:
             self.layers[0].input_layernorm = self.norm = nn.Identity()
         else:
-            self._add_own_parts(norm)
+            self._add_own_parts(norm, read)
         self.rotary_emb = rotary(config.layer)
         self.lm_head = nn.Linear(width, config.draft_size, bias=False)
 
-    def _add_own_parts(self, norm: Any) -> None:
+    def _add_own_parts(self, norm: Any, read: int) -> None:
         """Add EAGLE-3's norms, and its first layer, which reads embedding and state."""
         config, first, epsilon = self.config, self.layers[0], self.config.layer.rms_norm_eps
-        width, states = config.layer.hidden_size, len(config.state_layers or range(3))
-        read = states * config.target_hidden_size
+        width = config.layer.hidden_size
         if config.norm_before_fc:
             self.input_norm = norm(read, eps=epsilon)
         if config.fc_norm:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..._ops.inputs import whole_number
 from ...decoding import CausalModel, StateDrafter
 from ...decoding.models import Read, Reading
 from ..huggingface.states import states_of
@@ -28,8 +29,7 @@ def read_drafts(target: CausalModel, drafter: StateDrafter, draft_length: int) -
         drafter: returns hidden states.
         draft_length: K.
     """
-    if draft_length < 1:
-        raise ValueError(f"read_drafts: draft_length is {draft_length}; needs at least 1")
+    whole_number("read_drafts", "draft_length", draft_length, 1)
 
     @torch.no_grad()
     def read(ids: Tensor) -> Reading:
@@ -82,8 +82,7 @@ def unrolled_read(target: Any, network: Eagle3Network, draft_length: int) -> Rea
         >>> logits.shape, network.fc.weight.grad.shape
         (torch.Size([2, 8, 50]), torch.Size([16, 48]))
     """
-    if draft_length < 1:
-        raise ValueError(f"unrolled_read: draft_length is {draft_length}; needs at least 1")
+    whole_number("unrolled_read", "draft_length", draft_length, 1)
     depth = target.config.get_text_config().num_hidden_layers
     layers = network.config.layers_read(depth)
 

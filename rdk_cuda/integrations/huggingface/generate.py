@@ -14,18 +14,16 @@ from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import GenerateDecoderOnlyOutput
 
-from ..._ops.inputs import Integers, refuse_other_than_affinity, whole_number
+from ..._ops.inputs import Integers, whole_number
 from ...affinity import Affinity
-from ...decoding import CausalModel, Proposer, SpeculativeDecoder, TextDrafter
+from ...decoding import CausalModel, Proposer, TextDrafter
 from ...decoding.decoder import refuse_beyond_context
 from ...decoding.generation import Statistics
 from ...decoding.lengths import Length
 from ...dynamic_tokens import DynamicTokens
 from ...functional import Method
-from ...functional.step import method_number
 from ...vocabulary import Vocabulary
 from .generation_options import (
-    is_static,
     prompts_of,
     refuse_dropped_arguments,
     refuse_other_kinds,
@@ -80,7 +78,8 @@ class Generate:
         statistics: of the latest call, without dropped tokens; None before the first.
 
     Raises:
-        TypeError, ValueError: a drafter that cannot do it, or that does not fit the affinity.
+        TypeError, ValueError: a drafter that cannot do it. One that does not fit the affinity or
+            the target is refused by the first call, as by `SpeculativeDecoder`.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -120,25 +119,7 @@ class Generate:
         if drafter_tokenizer is not None:
             drafter = TextDrafter(drafter, drafter_tokenizer, tokenizer)
         self.drafter: CausalModel | Proposer = drafter
-        if affinity is not None:
-            refuse_other_than_affinity("Generate", affinity)
-            size = getattr(drafter, "vocabulary_size", affinity.draft_size)
-            if affinity.draft_size != size:
-                raise ValueError(
-                    f"Generate: the drafter predicts {size} tokens, the affinity leads from "
-                    f"{affinity.draft_size} drafter tokens; needs the head and the affinity of one "
-                    "drafter"
-                )
-        pair = {each.target_size for each in (affinity, vocabulary) if each is not None}
-        if len(pair) > 1:
-            raise ValueError(
-                f"Generate: affinity and vocabulary are of {sorted(pair)} target tokens; needs "
-                "those of one drafter"
-            )
-        draft_length = whole_number("Generate", "draft_length", draft_length)
-        if draft_length < 1:
-            raise ValueError(f"Generate: draft_length is {draft_length}; needs at least 1")
-        method_number("Generate", method)  # refuses others
+        draft_length = whole_number("Generate", "draft_length", draft_length, 1)
         self.affinity, self.draft_length, self.length = affinity, draft_length, length
         self.method: Method = method
         self.draft_temperature, self.dynamic_tokens = draft_temperature, dynamic_tokens
@@ -238,9 +219,6 @@ class Generate:
                 **ending,
             )
             decoder.padded = batch
-            slots = 0
-            if is_static(config, model_kwargs):
-                slots = longest + longest // 3 + self.draft_length + 2  # as HuggingFaceModel says
             images = ImagePrompts(input_ids, model_kwargs) if has_images(model_kwargs) else None
             target = decoder.target
             assert isinstance(target, HuggingFaceModel)
@@ -249,7 +227,7 @@ class Generate:
                     "Generate: a prompt has images, and the drafter reads the target's states, "
                     "also of the prompt; needs a drafter that reads tokens"
                 )
-            with _caches(decoder, self._drafting_model, slots):
+            try:
                 target.waiting = images
                 self.statistics = decoder.generate(
                     prompts,
@@ -262,6 +240,10 @@ class Generate:
                     process=batch.process if sampling.processors or batch.record else None,
                     stop=batch.stop,
                 ).statistics
+            finally:
+                target.waiting = None
+                for part in (target, decoder.proposer):
+                    part.reset(0)  # frees the memory of its cache
             batch.count_out(self.statistics)
             if self.streamer is not None:
                 self.streamer.end()
@@ -347,22 +329,3 @@ def _one_at_a_time(drafter: CausalModel | Proposer) -> Iterator[None]:
             turn.thread = threading.get_ident()
             turns.callback(setattr, turn, "thread", 0)
         yield
-
-
-@contextmanager
-def _caches(
-    decoder: SpeculativeDecoder, drafting: CausalModel | Proposer, slots: int
-) -> Iterator[None]:
-    """Give the models' caches this many slots; afterwards free all of their memory."""
-    both = decoder.target, drafting
-    wrapped = [model for model in both if isinstance(model, HuggingFaceModel)]
-    before = [model.slots for model in wrapped]
-    for model in wrapped:
-        model.slots = max(model.slots, slots)
-    try:
-        yield
-    finally:
-        for model, own in zip(wrapped, before, strict=True):
-            model.slots, model.waiting = own, None
-        decoder.target.reset(0)
-        decoder.proposer.reset(0)

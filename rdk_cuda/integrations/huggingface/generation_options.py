@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import GenerationMixin, LogitsProcessorList, StaticCache
+from transformers import GenerationMixin, LogitsProcessorList
 from transformers.generation import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
 
 from ...decoding import Proposer
@@ -149,12 +149,6 @@ def refuse_unsupported(
             f"Generate: {argument} has {count} tokens; needs none, or an empty one, since the "
             "cache is Generate's own: give the whole input_ids"
         )
-
-
-def is_static(config: Any, model_arguments: Mapping[str, Any]) -> bool:
-    """Whether a cache is asked for that allocates all of its memory at once."""
-    _, given = given_cache(model_arguments)
-    return config.cache_implementation == "static" or isinstance(given, StaticCache)
 
 
 def prompts_of(input_ids: Tensor, model_arguments: Mapping[str, Any]) -> list[list[int]]:

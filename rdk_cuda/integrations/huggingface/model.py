@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..._ops.inputs import check_shape, check_tensor, whole_number
 from ...decoding import Output
+from ...decoding.models import Ragged
 from ...decoding.trees import branch
 from .attention import context_length, layers_of
 from .library import cache_argument, not_served, unwrapped
@@ -49,8 +51,6 @@ class HuggingFaceModel:
         state_layers: return the inputs of these layers, one after the other, for a drafter that
             reads the target's states (`rdk_cuda.integrations.eagle3`). The number of layers stands
             for the last hidden state, after the last norm.
-        slots: for how many tokens of each sequence the cache has memory from the first pass on.
-            4/3 of the longest sequence, as rejected ones stay, and a pass are always enough.
 
     Construction compares a few tokens with the model's plain forward: a model that does not respect
     explicit positions and masks, or whose logits are more than its LM head applied to its last
@@ -63,7 +63,6 @@ class HuggingFaceModel:
         device: of the model's embeddings, and of what `feed` returns. By a `device_map` other
             layers may be elsewhere.
         readable: it reads the ids below this, as it has embeddings.
-        slots: as above; may be changed, for the next `reset`.
         waiting: prompts with images, of which the next `reset` lets the library read all but the
             last token.
 
@@ -91,15 +90,13 @@ class HuggingFaceModel:
         return_hidden: bool = False,
         recent: int | None = None,
         state_layers: Sequence[int] = (),
-        slots: int = 0,
     ) -> None:
         model = unwrapped(model)
         refuse_unsupported_model(model)
-        if recent is not None and recent < 1:
-            raise ValueError(f"HuggingFaceModel: recent is {recent}; needs at least 1, or None")
+        if recent is not None:
+            whole_number("HuggingFaceModel", "recent", recent, 1)
         if state_layers:
             refuse_other_layers(model, state_layers)
-        self.slots = slots
         self.waiting: ImagePrompts | None = None
         self._beyond: Tensor | None = None  # by how much positions are beyond slots, [B]
         self.state_layers = self._state_layers = tuple(state_layers)
@@ -147,7 +144,7 @@ class HuggingFaceModel:
 
     def reset(self, batch_size: int) -> None:
         """Forget everything and expect `batch_size` empty sequences."""
-        self._cache.reset(batch_size, self.slots)
+        self._cache.reset(batch_size)
         waiting, self.waiting, self._beyond = self.waiting, None, None
         if waiting is None:
             return
@@ -160,7 +157,7 @@ class HuggingFaceModel:
         with torch.no_grad():
             self._beyond = waiting.read(self.model, self._cache_argument, self._cache.past)
 
-    def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
+    def feed(self, tokens: Ragged, keep: Sequence[int]) -> Output:
         """Append `tokens[b]` to sequence b and predict behind its last `keep[b]` tokens.
 
         As `rdk_cuda.decoding.CausalModel.feed`; one forward pass unless a prompt is long.
@@ -170,9 +167,7 @@ class HuggingFaceModel:
         """
         return self._feed(tokens, keep, None)
 
-    def feed_tree(
-        self, tokens: Sequence[Sequence[int]], keep: Sequence[int], parents: Sequence[Sequence[int]]
-    ) -> Output:
+    def feed_tree(self, tokens: Ragged, keep: Sequence[int], parents: Ragged) -> Output:
         """As `rdk_cuda.decoding.TreeModel.feed_tree`; a mask keeps the branches apart.
 
         Raises:
@@ -195,16 +190,11 @@ class HuggingFaceModel:
         return self._feed(tokens, keep, parents)
 
     @torch.no_grad()
-    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+    def keep_paths(self, paths: Ragged) -> None:
         """As `rdk_cuda.decoding.TreeModel.keep_paths`."""
         self._cache.keep_paths(paths)
 
-    def _feed(
-        self,
-        tokens: Sequence[Sequence[int]],
-        keep: Sequence[int],
-        parents: Sequence[Sequence[int]] | None,
-    ) -> Output:
+    def _feed(self, tokens: Ragged, keep: Sequence[int], parents: Ragged | None) -> Output:
         self._refuse_bad_feed(tokens, keep, parents)
         if apart := self._cache.apart:
             sizes = [len(new) for new in tokens]
@@ -277,7 +267,7 @@ class HuggingFaceModel:
 
     @torch.no_grad()
     def _forward(
-        self, ids: Tensor, real: Tensor, kept: int, parents: Sequence[Sequence[int]] | None
+        self, ids: Tensor, real: Tensor, kept: int, parents: Ragged | None
     ) -> tuple[Output, list[Tensor]]:
         """The output for the last `kept` columns, and the states `[B, W, D]` of all, if asked."""
         positions, masks = self._cache.append(real, parents, final=kept == 0)
@@ -309,12 +299,7 @@ class HuggingFaceModel:
             output = Output(_served(head_logits(hidden, self._head)), _served(hidden))
         return output, read
 
-    def _refuse_bad_feed(
-        self,
-        tokens: Sequence[Sequence[int]],
-        keep: Sequence[int],
-        parents: Sequence[Sequence[int]] | None,
-    ) -> None:
+    def _refuse_bad_feed(self, tokens: Ragged, keep: Sequence[int], parents: Ragged | None) -> None:
         if not len(tokens) == len(keep) == len(self.lengths) or not any(map(len, tokens)):
             raise ValueError(
                 f"HuggingFaceModel.feed: got {len(tokens)} sequences of tokens and {len(keep)} of "
@@ -354,12 +339,11 @@ def checked_head(
     function: str, head: Tensor | None, bias: Tensor | None, width: int
 ) -> tuple[Tensor, Tensor | None]:
     """The head, unless it does not read states of this width, or predicts nothing."""
-    sound = head is not None and head.dim() == 2 and head.shape[1] == width
-    if head is None or not sound or not len(head) or not head.is_floating_point():
-        got = None if head is None else f"{list(head.shape)}, {head.dtype}"
-        raise ValueError(f"{function}: head has shape {got}; needs [V_d, {width}], floats")
-    if bias is not None and bias.shape != head.shape[:1]:
-        raise ValueError(f"{function}: head_bias has shape {list(bias.shape)}; needs [{len(head)}]")
+    if head is None:
+        raise ValueError(f"{function}: got head_bias without head; needs both, or neither")
+    check_tensor(f"{function}: head", head, "floats", "V_d >= 1", width)
+    if bias is not None:
+        check_shape(f"{function}: head_bias", bias, len(head))
     return head, bias
 
 

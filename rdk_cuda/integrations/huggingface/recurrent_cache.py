@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...decoding.models import Ragged
 from .attention import Layers
 from .gated_mixers import noted, noting_forward
 from .mixers import Pass, PassCache, Paths
@@ -61,14 +62,14 @@ class RecurrentCache(SlotCache):
         self._forwards = {mixer: copy for mixer, copy in copies.items() if copy is not None}
         super().__init__(config, layers, dtype, device)
 
-    def reset(self, batch_size: int, slots: int = 0) -> None:
+    def reset(self, batch_size: int) -> None:
         """As `SlotCache.reset`."""
-        super().reset(batch_size, slots)
+        super().reset(batch_size)
         self.texts: list[list[int]] = [[] for _ in range(batch_size)]
         self._forget_passes()
 
     def append(
-        self, real: Tensor, parents: Sequence[Sequence[int]] | None = None, *, final: bool = False
+        self, real: Tensor, parents: Ragged | None = None, *, final: bool = False
     ) -> tuple[Tensor, Masks]:
         """As `SlotCache.append`; nothing of a `final` pass is taken back."""
         self._settle()
@@ -99,7 +100,7 @@ class RecurrentCache(SlotCache):
         with noted(self._forwards if self.gated else {}, self.newest):
             return super().run(module, arguments)
 
-    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+    def keep_paths(self, paths: Ragged) -> None:
         """As `SlotCache.keep_paths`."""
         if self._ways is None:
             return
@@ -138,12 +139,12 @@ class RecurrentCache(SlotCache):
         self._settle()
         return [state for at in self._at for state in self._states(at).values()]
 
-    def _past(self, slots: int) -> PassCache:
-        past, made = PassCache(config=self.config), super()._past(slots).layers
+    def _past(self) -> PassCache:
+        past, made = PassCache(config=self.config), super()._past().layers
         for number in self._at:
             own = past.layers[number]
             made[number] = (
-                StateSlotLayer(own.number_of_states, slots)
+                StateSlotLayer(own.number_of_states)
                 if hasattr(own, "keys")
                 else StateLayer(own.number_of_states)
             )
@@ -185,9 +186,7 @@ class RecurrentCache(SlotCache):
             behind -= one.counts[b]
         return len(self._passes), 0
 
-    def _go_to(
-        self, ends: Sequence[End | None], columns: Sequence[Sequence[int]] | None = None
-    ) -> None:
+    def _go_to(self, ends: Sequence[End | None], columns: Ragged | None = None) -> None:
         """Let each sequence have the states of its end, in the columns of a tree that it keeps."""
         places = [None if end is None else self._place(b, *end) for b, end in enumerate(ends)]
         groups, there = defaultdict[Any, list[int]](list), (len(self._passes), 0)
@@ -226,7 +225,7 @@ def _known(before: States, own: States, rows: Tensor) -> States:
 
 
 def _columns(
-    rows: Sequence[int], ends: Sequence[End | None], columns: Sequence[Sequence[int]] | None
+    rows: Sequence[int], ends: Sequence[End | None], columns: Ragged | None
 ) -> tuple[Tensor, Tensor]:
     """List what sequences keep of a pass, `[n, D]`, the first repeated; and how many, `[n]`."""
     chosen = [list(range((ends[b] or (0, 0))[1]) if columns is None else columns[b]) for b in rows]
@@ -235,7 +234,7 @@ def _columns(
     return torch.tensor(filled, dtype=torch.int64, device="cpu"), counts
 
 
-def _paths(real: Tensor, parents: Sequence[Sequence[int]]) -> Paths:
+def _paths(real: Tensor, parents: Ragged) -> Paths:
     """The rows of a pass with trees: what is before a tree, and the way to each of its leaves."""
     rows, columns = zip(*ways(real.sum(1).tolist(), parents), strict=True)
     found = torch.zeros(2, *real.shape, dtype=torch.int64, device="cpu")

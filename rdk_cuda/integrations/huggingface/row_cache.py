@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from ...decoding.models import Ragged
 from ...decoding.trees import branch
 from .library import CACHE_ARGUMENTS
 from .slot_cache import SlotCache, pieces
@@ -28,8 +29,8 @@ class RowCache(SlotCache):
 
     apart = True
 
-    def reset(self, batch_size: int, slots: int = 0) -> None:
-        """As `SlotCache.reset`; the library makes room itself."""
+    def reset(self, batch_size: int) -> None:
+        """As `SlotCache.reset`."""
         if batch_size > 1 and self.warning is not None:
             warnings.warn(self.warning, stacklevel=3)
             self.warning = None
@@ -39,7 +40,7 @@ class RowCache(SlotCache):
         self._caches: list[list[tuple[int, Any]]] = [[self._empty()] for _ in range(batch_size)]
 
     def append(
-        self, real: Tensor, parents: Sequence[Sequence[int]] | None = None, *, final: bool = False
+        self, real: Tensor, parents: Ragged | None = None, *, final: bool = False
     ) -> tuple[Tensor, None]:
         """As `SlotCache.append`; the model is given neither positions nor a mask of these."""
         counts = real.sum(1).tolist()
@@ -57,7 +58,7 @@ class RowCache(SlotCache):
                 self._join(joined, self._one(module, arguments, b, columns), b, columns)
         return SimpleNamespace(**joined)
 
-    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+    def keep_paths(self, paths: Ragged) -> None:
         """As `SlotCache.keep_paths`."""
         for b, (size, path) in enumerate(zip(self.tree_sizes, paths, strict=True)):
             if size:
@@ -78,7 +79,7 @@ class RowCache(SlotCache):
     def _empty(self) -> tuple[int, Any]:
         return 0, DynamicCache(config=self.config)
 
-    def _past(self, slots: int) -> Any:
+    def _past(self) -> Any:
         return SimpleNamespace(layers=[])
 
     def _one(self, module: Any, arguments: Mapping[str, Any], b: int, columns: list[int]) -> Any:
@@ -120,9 +121,7 @@ class RowCache(SlotCache):
             joined["hidden_states"] = [put(*each) for each in zip(old, layers, strict=True)]
 
 
-def ways(
-    counts: Sequence[int], parents: Sequence[Sequence[int]] | None
-) -> Iterator[tuple[int, list[int]]]:
+def ways(counts: Sequence[int], parents: Ragged | None) -> Iterator[tuple[int, list[int]]]:
     """Each sequence's columns in a pass, and of a tree each way through them to a leaf."""
     for b, count in enumerate(counts):
         own = [] if parents is None else parents[b]

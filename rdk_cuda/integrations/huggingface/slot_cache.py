@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import DynamicCache
 
+from ...decoding.models import Ragged
 from .attention import Layers, first_seen, is_seen
 from .slot_layer import IndexedSlotLayer, SlotLayer
 
@@ -68,9 +69,9 @@ class SlotCache:
         self._unseen = torch.full((), least, dtype=dtype, device=device)
         self.reset(0)
 
-    def reset(self, batch_size: int, slots: int = 0) -> None:
-        """Forget everything, and make room for `slots` tokens with the first pass."""
-        self.past = self._past(slots)
+    def reset(self, batch_size: int) -> None:
+        """Forget everything."""
+        self.past = self._past()
         self._with_keys = [layer for layer in self.past.layers if hasattr(layer, "start")]
         # In NumPy, whose calls on little data cost a third of torch's.
         self._alive: NDArray[np.bool_] = np.zeros((batch_size, 0), bool)
@@ -85,7 +86,7 @@ class SlotCache:
         return torch.from_numpy(self._alive)
 
     def append(
-        self, real: Tensor, parents: Sequence[Sequence[int]] | None = None, *, final: bool = False
+        self, real: Tensor, parents: Ragged | None = None, *, final: bool = False
     ) -> tuple[Tensor, Masks]:
         """Count the columns of the pass that comes as every sequence's own.
 
@@ -109,7 +110,7 @@ class SlotCache:
         """Call a module of the model for the pass that was appended."""
         return module(**arguments)
 
-    def keep_paths(self, paths: Sequence[Sequence[int]]) -> None:
+    def keep_paths(self, paths: Ragged) -> None:
         """Of the nodes of each tree, keep those of a branch, as the sequence's next tokens."""
         if self._ways is None:
             return
@@ -133,20 +134,19 @@ class SlotCache:
         """Of recurrent layers, `[B, ...]`, behind each sequence's last token."""
         return []
 
-    def _past(self, slots: int) -> Any:
+    def _past(self) -> Any:
         """The library's cache for the model, with our layers."""
         past = DynamicCache(config=self.config)
         # A dummy is of a layer without attention, or with another one's keys.
         kinds = {"DummyLayer": None, "DynamicIndexedLayer": IndexedSlotLayer}
         made = [kinds.get(type(layer).__name__, SlotLayer) for layer in past.layers]
         past.layers = [
-            own if kind is None else kind(slots)
-            for own, kind in zip(past.layers, made, strict=True)
+            own if kind is None else kind() for own, kind in zip(past.layers, made, strict=True)
         ]
         return past
 
     def _count(
-        self, real: Tensor, parents: Sequence[Sequence[int]] | None
+        self, real: Tensor, parents: Ragged | None
     ) -> tuple[Tensor, NDArray[np.bool_] | None]:
         """Own a pass's columns; their positions, and what a tree lets each see."""
         own, lengths = real.numpy(), np.array(self.lengths, np.int64)
@@ -163,7 +163,7 @@ class SlotCache:
         return torch.from_numpy(places), seen
 
     def _grow(
-        self, real: NDArray[np.bool_], parents: Sequence[Sequence[int]]
+        self, real: NDArray[np.bool_], parents: Ragged
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Positions of a pass with nodes, and what a tree lets each see, `[B, W, S + W]`."""
         (batch, width), first = real.shape, self._alive.shape[1]
@@ -258,9 +258,7 @@ class SlotCache:
         return [layer for layer in self._with_keys if layer.is_initialized]
 
 
-def lay_out(
-    tokens: Sequence[Sequence[int]], keep: Sequence[int], *, in_front: bool = True
-) -> tuple[Tensor, Tensor]:
+def lay_out(tokens: Ragged, keep: Sequence[int], *, in_front: bool = True) -> tuple[Tensor, Tensor]:
     """Ragged tokens as columns: ids `[B, W]`, and which of them are real.
 
     The kept ones start at the same column in every sequence, so that the last max(keep) columns are

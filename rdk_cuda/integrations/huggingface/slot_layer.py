@@ -16,9 +16,6 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
     and only where its slots do not suffice, it moves to half as many again. `keys` and `values`
     are views of the slots in use.
 
-    Args:
-        capacity: how many slots to allocate at first; more if the first append needs them.
-
     Attributes:
         start: from which slot on attention gets them, in a layer whose window slides.
     """
@@ -27,9 +24,8 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
     values: Tensor
     start = 0
 
-    def __init__(self, capacity: int = 0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.capacity = capacity
         self._slots: list[Tensor] = []
 
     def update(
@@ -43,8 +39,8 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         used = self.keys.shape[2]
         end = used + key_states.shape[2]
         if end > self._slots[0].shape[2]:
-            self.capacity = max(self.capacity, end if used == 0 else end + end // 2)
-            self._slots = [_resized(states, self.capacity) for states in (self.keys, self.values)]
+            capacity = end if used == 0 else end + end // 2
+            self._slots = [_resized(states, capacity) for states in (self.keys, self.values)]
         # Narrowed, not indexed: a third of the time, and this runs in every layer of every pass.
         for slots, states in zip(self._slots, (key_states, value_states), strict=True):
             slots.narrow(2, used, end - used).copy_(states)

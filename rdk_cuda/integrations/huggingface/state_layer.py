@@ -55,8 +55,8 @@ class StateSlotLayer(StateLayer, SlotLayer):  # type: ignore[misc]
 
     is_compileable = False
 
-    def __init__(self, number_of_states: int, capacity: int) -> None:
-        SlotLayer.__init__(self, capacity)
+    def __init__(self, number_of_states: int) -> None:
+        SlotLayer.__init__(self)
         LinearAttentionLayer.__init__(self, number_of_states)
 
 

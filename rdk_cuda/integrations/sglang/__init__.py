@@ -11,6 +11,13 @@ changed, and is imported only by SGLang.
 
 from __future__ import annotations
 
-from .chain import ChainVerified, parents_of, temperatures_of, verify_chain
+from functools import partial as _partial
+from typing import TYPE_CHECKING
 
-__all__ = ["ChainVerified", "parents_of", "temperatures_of", "verify_chain"]
+from ... import moved as _moved
+from .chain import ChainVerified, temperatures_of, verify_chain
+
+if not TYPE_CHECKING:
+    __getattr__ = _partial(_moved.attribute, __name__)
+
+__all__ = ["ChainVerified", "temperatures_of", "verify_chain"]

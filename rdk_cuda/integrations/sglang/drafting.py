@@ -118,16 +118,14 @@ class DraftWorker:
     def draft_extend_for_prefill(
         self, original: _Original, worker: Any, batch: Any, *arguments: Any, **options: Any
     ) -> Any:
-        """Wrap SGLang's, which draws by `renorm_draft_probs` and `fast_sample`."""
+        """Wrap SGLang's, which draws by `renorm_draft_probs` and `fast_sample`.
+
+        That for decoding draws by `sample_draft_proposal`.
+        """
         with self._of(batch.req_pool_indices, batch.seq_lens):
             return original(worker, batch, *arguments, **options)
 
-    def draft_extend_for_decode(
-        self, original: _Original, worker: Any, batch: Any, *arguments: Any, **options: Any
-    ) -> Any:
-        """Wrap SGLang's, which draws by `sample_draft_proposal`."""
-        with self._of(batch.req_pool_indices, batch.seq_lens):
-            return original(worker, batch, *arguments, **options)
+    draft_extend_for_decode = draft_extend_for_prefill
 
     def draft_forward(self, original: _Original, worker: Any, forward_batch: Any) -> Any:
         """Wrap SGLang's, which draws by `sample_draft_proposal` unless all requests are greedy.

@@ -49,7 +49,7 @@ def read_content(path: Path, target_size: int) -> Any:
     """
     if path.is_dir():
         files = checkpoint_files(path, _role)
-        return _d2t(path, (entry for file in files for entry in _entries(file)), target_size)
+        return _d2t(path, (entry for file in files for entry in entries(file)), target_size)
     with regular_file(path) as (file, size):
         start = file.read(9)
     header = int.from_bytes(start[:8], "little")  # its lowest byte may be a pickle's first
@@ -91,7 +91,8 @@ def checkpoint_files(folder: Path, wanted: Callable[[str], object] = bool) -> li
     )
 
 
-def _entries(file: Path) -> Iterator[_Entry]:
+def entries(file: Path) -> Iterator[_Entry]:
+    """List the tensors of a checkpoint's file; each is read when it is asked for."""
     if file.suffix == ".safetensors":
         return _of_safetensors(file)
     return _of_state_dict(file, load_torch(file))
@@ -119,6 +120,13 @@ def _of_state_dict(path: Path, content: Any) -> Iterator[_Entry]:
         raise TokenMapError(
             f"{path}: holds a {type(content).__name__} without named tensors; needs a list of "
             "target ids or a checkpoint with d2t"
+        )
+    size = path.stat().st_size
+    plain = all(t.layout == torch.strided and not t.is_meta for t in tensors.values())
+    # Twice, since a head may be tied to the embeddings.
+    if not plain or sum(tensor.nbytes for tensor in tensors.values()) > 2 * size:
+        raise TokenMapError(
+            f"{path}: has {size} bytes, and tensors that are not there; needs whole tensors"
         )
     for name, tensor in tensors.items():
         yield name, list(tensor.shape), partial(Tensor.detach, tensor)

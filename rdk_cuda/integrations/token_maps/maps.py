@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from ..._ops.inputs import check_entries, on_host
+from ..._ops.inputs import check_entries, check_tensor, on_host
 from ...files import to_bytes, write_whole
 from ...vocabulary import Vocabulary
 from .files import D2T, TokenMapError, read_content
@@ -199,11 +199,7 @@ def _integers(name: str, values: Tensor | Sequence[int], target_size: int) -> Te
 
 
 def _mask(t2d: Tensor, target_size: int) -> Tensor | None:
-    if t2d.dtype != torch.bool or list(t2d.shape) != [target_size]:
-        raise TokenMapError(
-            f"t2d has shape {list(t2d.shape)} and dtype {t2d.dtype}; needs [V_t] = [{target_size}] "
-            "bool, which of the target's tokens the drafter has"
-        )
+    check_tensor("t2d", t2d, torch.bool, target_size, error=TokenMapError)
     return t2d.cpu() if bool(t2d.any()) else None
 
 

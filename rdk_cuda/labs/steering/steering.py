@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ...decoding import Output
-from ...decoding.models import Read, Reading
+from ...decoding.models import Ragged, Read, Reading
 from ...drafter import SavedDrafterError
 from ...files import FLOATS, TensorFile
 from ...integrations.huggingface.library import not_served
@@ -226,7 +226,7 @@ class SteeredModel(HuggingFaceModel):
 
     @torch.no_grad()
     def _forward(
-        self, ids: Tensor, real: Tensor, kept: int, parents: Sequence[Sequence[int]] | None
+        self, ids: Tensor, real: Tensor, kept: int, parents: Ragged | None
     ) -> tuple[Output, list[Tensor]]:
         if not any(self._vectors):
             return super()._forward(ids, real, kept, parents)

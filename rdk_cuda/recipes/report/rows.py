@@ -35,13 +35,14 @@ from torch import Tensor
 from ... import __version__, build_info
 from ...decoding.models import Read
 from ...drafter import FullHead, PrunedDrafter
-from ...files import write_csv, write_json
+from ...files import write_json
 from ...functional import overlap, redistribute
 from ..errors import InputError
 from ..inputs.documents import Window
 from ..recording import Each
 from ..stages.pruning import FULL, PRUNED, Method
 from ..timing import HeadCost, Times, expected_accepted_length, predicted_speed_up
+from .written import write_csv
 
 RESAMPLES = 4000
 COVERAGE = 0.95

@@ -107,7 +107,7 @@ LAYER = "transformer_layer_config"
         (tensor("d2t", lambda t: None), "no d2t that says which"),
         (text("config.json", b"{"), "is no JSON"),
         (text("config.json", b"[]"), "holds a list"),
-        (text("model.safetensors", b"\x08"), "is no file of plain tensors"),
+        (text("model.safetensors", b"\x08"), "needs a file of plain tensors"),
         (lambda folder: (folder / "model.safetensors").unlink(), "holds neither model.safetensors"),
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
     ],
@@ -234,7 +234,7 @@ def test_a_pickle_that_asks_for_code_runs_nothing(folder: Path, tmp_path: Path) 
 
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"fc.weight": Payload()}))
-    with pytest.raises(CheckpointError, match="no file of plain tensors"):
+    with pytest.raises(CheckpointError, match="needs a file of plain tensors"):
         read_checkpoint(folder, target())
     assert not (tmp_path / "ran").exists()
 
