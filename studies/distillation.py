@@ -37,9 +37,10 @@ from rdk_cuda.__main__ import main as rdk_cuda
 from rdk_cuda.cli.arguments import natural, positive
 from rdk_cuda.cli.distill import add_distill
 from rdk_cuda.files import write_json
-from rdk_cuda.recipes.distill import begun, loaded
+from rdk_cuda.recipes.distill import loaded
 from rdk_cuda.recipes.inputs.loading import quiet
 from rdk_cuda.recipes.request import Training
+from rdk_cuda.recipes.run import begun
 from rdk_cuda.recipes.timing import expected_accepted_length
 from rdk_cuda.training import LOSSES
 

@@ -39,9 +39,9 @@ from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.files import write_json
 from rdk_cuda.labs.steering import Steering
 from rdk_cuda.labs.steering.job import SteeredPair, SteeredTrain
-from rdk_cuda.recipes.distill import begun
 from rdk_cuda.recipes.inputs.loading import quiet
 from rdk_cuda.recipes.request import Training
+from rdk_cuda.recipes.run import begun
 
 PROMPT, CHOOSE = 32, 32
 PLAIN, STEERED, SHUFFLED = "plain", "steered", "shuffled"

@@ -22,21 +22,14 @@ from ..integrations.huggingface.saved_drafter import (
 )
 from ..integrations.huggingface.text_drafter import is_text_drafter
 from .errors import InputError
-from .inputs.documents import (
-    Document,
-    Window,
-    calibration_and_held_out,
-    cut_windows,
-    first_token,
-)
+from .inputs.documents import Document, Window, cut_windows, first_token
 from .inputs.loading import quiet, refuse_unsavable
 from .inputs.pairs import Pair, StatePair
-from .progress import Stages
 from .report.rows import Bootstrap, Interval, versions
 from .report.table import counted, say
 from .request import Training
 from .resume import weights_of
-from .run import naming_out
+from .run import begun, naming_out
 from .saved import calibrated_temperature, load_calibrated
 from .stages.stage import Stage, State
 from .stages.train.distill import STEPS_A_ROUND, Distillation, Recipe, write_into
@@ -90,14 +83,6 @@ def loaded(request: Training) -> tuple[Pair, Train]:
     if device.type != "cpu":
         drafter, _ = load_pruned(request.drafter, device=device)
     return models, Train(drafter.in_dtype(dtype), settings)
-
-
-def begun(request: Training, models: Pair) -> State[Training]:
-    """Read the texts."""
-    text, held_out = calibration_and_held_out(
-        models.tokenizer, request.text, request.held_out, models.context, request.draft_length
-    )
-    return State(request, models, text, held_out, Stages())
 
 
 def trained(request: Training, models: Pair, stage: Train) -> int:
@@ -230,7 +215,7 @@ class Train(Stage[Training]):
         writes = state.models.drafter if data == "drafter" else state.models.target
         decoder, written = SpeculativeDecoder(HuggingFaceModel(writes), draft_length=0), []
         parts = [range(at, min(at + AT_ONCE, count)) for at in range(0, count, AT_ONCE)]
-        for part in state.each(parts, "Writing held-out text") if turn < 2 else parts:
+        for part in state.progress.each(parts, "Writing held-out text") if turn < 2 else parts:
             written += decoder.generate(
                 [chosen[place].ids for place in part],
                 max_new_tokens=given.tokens,
@@ -289,9 +274,9 @@ class Train(Stage[Training]):
 
         def report(step: int, rates: Tensor) -> None:
             gain = with_ends(bootstrap.mean(rates - training.first))
-            state.say(f"{loss}, step {step}: {float(rates.mean()):.4f} accepted, {gain}")
+            state.progress.say(f"{loss}, step {step}: {float(rates.mean()):.4f} accepted, {gain}")
 
-        drafter = training.run(state.each, report)
+        drafter = training.run(state.progress.each, report)
         after = training.acceptance(measures)
         over = Bootstrap([window.document for window in measures], seed=given.seed)
         outcome = Outcome(

@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import _ops as operators
 from ..decoding.models import Read, Reading
 from .inputs.documents import Window
-from .recording import Each, Recording, Samples
+from .recording import Each, Recording, Samples, silently
 from .shards import Shards
 
 SHARD = 8  # windows that are read together, at most, and then saved
@@ -72,7 +72,7 @@ def record(
     seed: int = 0,
     state: str | Path | None = None,
     models: str = "",
-    each: Each | None = None,
+    each: Each = silently,
 ) -> Recording:
     """Read a text with both models and keep what calibration needs, in bounded memory.
 
@@ -127,7 +127,7 @@ def record(
         )
         done = shards.resume()
     left = plan.batches(lengths, done)
-    for batch in left if each is None else each(left, "Calibrating: reading text"):
+    for batch in each(left, "Calibrating: reading text"):
         running.read(read, batch, unread)
         if shards is not None:
             shards.add(batch)

@@ -21,6 +21,10 @@ Each = Callable[[Sequence[Any], str], Iterable[Any]]
 """Yields the items one after the other and shows the progress: `each(items, description)`."""
 
 
+def silently(items: Sequence[Any], description: str) -> Iterable[Any]:
+    return items
+
+
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Positions drawn evenly from a text: the drafter's state and the target's likeliest tokens.
@@ -71,15 +75,9 @@ class Samples:
 
     def select(self, index: Tensor) -> Samples:
         """Take the samples that an index or a mask names."""
-        return Samples(
-            self.hidden[index],
-            self.targets[index],
-            self.target_logits[index],
-            self.temperatures,
-            self.log_normalizers[index],
-            self.contexts[index],
-            self.documents[index],
-        )
+        own = vars(self).items()
+        taken: dict[str, Any] = {name: t[index] for name, t in own if isinstance(t, Tensor)}
+        return replace(self, **taken)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,18 +119,12 @@ class Recording:
     def at(self, temperature: float) -> Recording:
         """The recording as if made for this temperature alone; it shares memory with this one."""
         place = self._place("at", temperature)
-        alone = slice(place, place + 1)
-        samples = replace(
-            self.samples,
-            temperatures=(temperature,),
-            log_normalizers=self.samples.log_normalizers[:, alone],
-        )
+        alone, at = slice(place, place + 1), (temperature,)
+        normalizers = self.samples.log_normalizers[:, alone]
+        samples = replace(self.samples, temperatures=at, log_normalizers=normalizers)
+        means = self.mean_probs[alone], self.mean_squares[alone]
         return replace(
-            self,
-            temperatures=(temperature,),
-            mean_probs=self.mean_probs[alone],
-            mean_squares=self.mean_squares[alone],
-            samples=samples,
+            self, temperatures=at, mean_probs=means[0], mean_squares=means[1], samples=samples
         )
 
     def _place(self, method: str, temperature: float) -> int:

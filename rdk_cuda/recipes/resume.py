@@ -95,7 +95,7 @@ class RecordingPlace:
         most = min(int(request.memory * 2**30), 4 * models.vocabulary_size * positions)
         so_far = f"{self.size} of it so far" if self.size else f"at most {decimal(most)}"
         until = "kept" if self.named else "removed when all is done"
-        state.say(f"Calibrating: recording in {self.path}, {so_far}, {until} ...")
+        state.progress.say(f"Calibrating: recording in {self.path}, {so_far}, {until} ...")
         names = " and ".join(map(weights_of, (request.target, request.drafter)))
         names += f" in {request.dtype}" if request.dtype != Request.dtype else ""
         try:
@@ -108,7 +108,7 @@ class RecordingPlace:
                 seed=request.seed,
                 state=self.path,
                 models=names + models.how_read(request.draft_length),
-                each=state.each,
+                each=state.progress.each,
             )
         except OtherRecordingError as error:
             different = "; ".join(

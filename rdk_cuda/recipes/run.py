@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from .inputs.pairs import Pair, TextPair
 from .progress import Stages
 from .report.rows import TIMED, Row, evaluate, versions
 from .report.table import say, show_notes, show_rows
-from .request import Request
+from .request import Asked, Request
 from .resume import RecordingPlace
 from .saved import load_models
 from .stages.affinity import Affinity
@@ -36,9 +36,6 @@ RECIPES: dict[type[Pair], tuple[type[Stage[Request]], ...]] = {
 }
 """The stages for a kind of pair, in order; one of them makes the drafters."""
 
-Write = Callable[[State[Any], Sequence[Stage[Any]], Sequence[Found], Sequence[list[Row]]], str]
-"""Writes what was made and measured; returns what to say of it."""
-
 
 def run_calibration(request: Request) -> int:
     """Calibrate for each setting and write the directory; returns the exit code."""
@@ -48,21 +45,30 @@ def run_calibration(request: Request) -> int:
     place = RecordingPlace.of(request)
     models = load_models(request, request.drafter, one_tokenizer=False)
     refuse_unsavable(models, request.output, copies=len(request.settings))
-    text, held_out = calibration_and_held_out(
-        models.tokenizer, request.text, request.held_out, models.context, request.draft_length
-    )
-    state = State(request, models, text, held_out, Stages())
+    state = begun(request, models)
     recipe = next(stages for kind, stages in RECIPES.items() if isinstance(models, kind))
+    stages = [stage() for stage in recipe]
     with place.unfinished():
-        run(state, [stage() for stage in recipe], save, place)
+        found, rows = run(state, stages, place)
+        written = save(state, stages, found, rows)
+    show(state, stages, rows)
+    say(written)
     say(place.close())
     return 0
 
 
+def begun(request: Asked, models: Pair) -> State[Asked]:
+    """Read the text to calibrate and to measure on."""
+    text, held_out = calibration_and_held_out(
+        models.tokenizer, request.text, request.held_out, models.context, request.draft_length
+    )
+    return State(request, models, text, held_out, Stages())
+
+
 def run(
-    state: State[Any], stages: Sequence[Stage[Any]], write: Write, place: RecordingPlace | None
-) -> None:
-    """Make each stage's artifact, measure the drafters on held-out text, write and show them.
+    state: State[Any], stages: Sequence[Stage[Any]], place: RecordingPlace | None = None
+) -> tuple[Sequence[Found], list[list[Row]]]:
+    """Make each stage's artifact, and measure the drafters on held-out text.
 
     Args:
         place: of the recording; None where no stage reads one.
@@ -76,20 +82,26 @@ def run(
         for stage in stages:
             state.made[stage.name] = stage.run(state)
         found = last.found(state)
-        rows = measured(state, found)
-        written = write(state, stages, found, rows)
+        return found, measured(state, found)
+
+
+def show(
+    state: State[Any],
+    stages: Sequence[Stage[Any]],
+    rows: Sequence[Sequence[Row]],
+    calibrated_for: float | None = None,
+    about_text: str = "",
+) -> None:
+    """Print the rows, what the stages say of them, and how they were measured."""
     console = Console()
-    for number, figures in enumerate(rows):
-        show_rows(console, figures, last.calibrated_for(state))
-        for sentence in (stage.describe(state, number) for stage in stages):
-            if sentence:
-                say(sentence)
-    say("")
-    for sentence in (stage.summary(state) for stage in stages):
-        if sentence:
+    for place, figures in enumerate(rows):
+        show_rows(console, figures, calibrated_for)
+        for sentence in filter(None, (stage.describe(state, place) for stage in stages)):
             say(sentence)
-    show_notes(console, [row for figures in rows for row in figures], last.about_text(state))
-    say(written)
+    say("")
+    for sentence in filter(None, (stage.summary(state) for stage in stages)):
+        say(sentence)
+    show_notes(console, [row for figures in rows for row in figures], about_text)
 
 
 def measured(state: State[Any], found: Sequence[Found]) -> list[list[Row]]:
@@ -98,7 +110,8 @@ def measured(state: State[Any], found: Sequence[Found]) -> list[list[Row]]:
     for one in found:
         known = methods.setdefault(one.setting.temperature, [])
         known += [method for method in one.compared if method not in known]
-    windows, models, length = state.windows, state.models, state.request.draft_length
+    models, length = state.models, state.request.draft_length
+    windows = state.held_out.held_out_windows()
     rows = iter(
         evaluate(
             models.read(length),
@@ -109,7 +122,7 @@ def measured(state: State[Any], found: Sequence[Found]) -> list[list[Row]]:
             drafts_every=models.drafts_every(length),
             times=models.times(windows[0].ids[: -length - 1], length),
             head_dtype=models.drafter_dtype,
-            each=state.each,
+            each=state.progress.each,
             seed=state.request.seed,
         )
     )

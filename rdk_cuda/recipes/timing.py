@@ -13,8 +13,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
@@ -76,12 +76,7 @@ class Watch:
         self.begin, self.before = time.perf_counter(), waiting()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         after, elapsed = waiting(), time.perf_counter() - self.begin
         if self.before is None or after is None:
             self.doubt = others_at_work(os.getloadavg()[0], torch.get_num_threads())
@@ -255,26 +250,18 @@ def measure_times(
     Each callable must wait for its result: on a GPU it ends with a synchronisation. `target` is its
     pass over a number of tokens, `drafter_body` the drafter's over one, without its head.
     """
-    calls: Sequence[Callable[[], object]] = (
-        lambda: target(1),
-        lambda: target(draft_length + 1),
-        drafter_body,
-        head,
-    )
+    passes = (partial(target, count) for count in (1, draft_length + 1))
+    calls: list[Callable[[], object]] = [*passes, drafter_body, head]
     for call in calls:
         call()
-    measured: list[Times] = []
+    measured: list[list[float]] = []
     end = time.perf_counter() + seconds
     with Watch() as watch:
         while len(measured) < ROUNDS or time.perf_counter() < end:
-            alone, verify, body, full_head = map(timed, calls)
-            measured.append(Times(draft_length, alone, verify, body, full_head / head_weights))
-    parts = zip(
-        *((t.target_alone, t.target_verify, t.drafter_body, t.head_weight) for t in measured),
-        strict=True,
-    )
-    alone, verify, body, weight = map(statistics.median, parts)
-    rounds = tuple(measured)
+            *parts, full_head = map(timed, calls)
+            measured.append([*parts, full_head / head_weights])
+    rounds = tuple(Times(draft_length, a, v, b, w) for a, v, b, w in measured)
+    alone, verify, body, weight = map(statistics.median, zip(*measured, strict=True))
     return Times(draft_length, alone, verify, body, weight, rounds=rounds, doubt=watch.doubt)
 
 

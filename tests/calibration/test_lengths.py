@@ -14,6 +14,8 @@ from rdk_cuda.decoding.lengths import FEATURES, Classifier, Product, described, 
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.recipes.stages.lengths import Places, expected_speed, fit_classifier, places_of
 
+from .tiny_pair import samples_of
+
 SIZE, WIDTH = 12, 4
 GENERATOR = torch.Generator().manual_seed(1)
 HEAD = torch.randn(SIZE, WIDTH, generator=GENERATOR)
@@ -29,16 +31,8 @@ def samples(count: int, per_document: int = 40, noise: Tensor | None = None) -> 
     hidden = 1.5 * torch.randn(count, WIDTH, generator=generator)
     noise = torch.ones(count) if noise is None else noise
     logits = hidden @ HEAD.T + noise[:, None] * torch.randn(count, SIZE, generator=generator)
-    likeliest = logits.sort(1, descending=True)
-    return Samples(
-        hidden=hidden,
-        targets=likeliest.indices.int(),
-        target_logits=likeliest.values,
-        temperatures=(1.0, 0.7),
-        log_normalizers=torch.stack([(logits / t).logsumexp(1) for t in (1.0, 0.7)], 1),
-        contexts=torch.randint(SIZE, (count, 5), generator=generator, dtype=torch.int32),
-        documents=torch.arange(count) // per_document,
-    )
+    contexts = torch.randint(SIZE, (count, 5), generator=generator, dtype=torch.int32)
+    return samples_of(hidden, logits, contexts, torch.arange(count) // per_document)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])

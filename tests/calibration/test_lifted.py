@@ -11,6 +11,8 @@ from rdk_cuda.calibration import lift_rows, refitted_rows, shifted_rows
 from rdk_cuda.drafter import LiftedHead, LiftedRows
 from rdk_cuda.recipes.recording import Samples
 
+from .tiny_pair import samples_of
+
 V_T, D_T, D = 300, 12, 8
 
 
@@ -24,15 +26,6 @@ def example(noise: float = 0.0) -> tuple[torch.Tensor, torch.Tensor, Vocabulary,
     rows += noise * torch.randn(rows.shape, generator=random)
     ids = torch.randperm(V_T, generator=random)[:120]
     return target_head, rows, Vocabulary(ids, V_T), prior
-
-
-def samples_of(hidden: torch.Tensor, logits: torch.Tensor, documents: torch.Tensor) -> Samples:
-    """Of a target with these logits `[n, V_t]`, all of them recorded."""
-    values, targets = logits.sort(1, descending=True)
-    temperatures = (1.0, 0.7)
-    normalizers = torch.stack([(logits / at).logsumexp(1) for at in temperatures], 1)
-    contexts = torch.full((len(hidden), 4), -1)
-    return Samples(hidden, targets.int(), values, temperatures, normalizers, contexts, documents)
 
 
 def test_a_map_with_constant_and_log_prior_is_found() -> None:
@@ -85,7 +78,7 @@ def test_a_shift_that_training_never_saw_is_found(constant: float, slope: float)
     hidden = torch.randn(600, D, generator=random)
     logits = hidden @ target_head.T
     logits[:, vocabulary.pruned] -= shift[vocabulary.pruned]
-    samples = samples_of(hidden, logits, torch.arange(600))
+    samples = samples_of(hidden, logits, torch.full((600, 4), -1), torch.arange(600))
     own = target_head[vocabulary.draft_ids]
     found = shifted_rows(given, target_head, own, vocabulary, samples)
     assert found.shift.tolist() == [constant, slope]
@@ -102,7 +95,8 @@ def fitting_samples(
     hidden = torch.randn(1200, D, generator=random)
     logits = hidden @ right.rows(target_head).T + right.bias
     logits[:, vocabulary.draft_ids] = hidden @ own.T
-    return samples_of(hidden, logits, torch.arange(1200) // 40)
+    contexts = torch.full((1200, 4), -1)
+    return samples_of(hidden, logits, contexts, torch.arange(1200) // 40)
 
 
 def accepted(

@@ -75,12 +75,9 @@ def test_a_long_tail_is_thinned_without_bias(temperature):
     hidden, weight = (0.7 * torch.randn(n, tiny.D, generator=random) for n in (count, size))
     bias = 2 * torch.randn(size, generator=random)
     logits = hidden @ weight.T + bias + 0.7 * torch.randn(count, size, generator=random)
-    values, targets = logits.sort(descending=True)
-    normalizers = (logits / temperature).logsumexp(1, keepdim=True)
     contexts, documents = torch.zeros(count, 1).int(), torch.zeros(count, dtype=torch.int64)
-    samples = Samples(
-        hidden, targets.int(), values, (temperature,), normalizers, contexts, documents
-    )
+    at = (temperature,)
+    samples = tiny.samples_of(hidden, logits, contexts, documents, temperatures=at)
     mean_probs = (logits / temperature).softmax(1).mean(0).double()
     kept = Vocabulary.most_likely(mean_probs, 150)
     cluster = torch.full((size,), -1)

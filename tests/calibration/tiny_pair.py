@@ -34,7 +34,12 @@ def full_head() -> FullHead:
 
 
 def samples(
-    count: int = 90, *, noise: float = 0.7, recorded: int = V_T, documents: int = 9, seed: int = 13
+    count: int = 90,
+    *,
+    noise: float = 0.7,
+    recorded: int | None = None,
+    documents: int = 9,
+    seed: int = 13,
 ) -> Samples:
     """Targets whose logits are the full drafter's, up to noise."""
     generator = torch.Generator().manual_seed(seed)
@@ -51,12 +56,18 @@ def samples(
 
 
 def samples_of(
-    hidden: Tensor, logits: Tensor, contexts: Tensor, documents: Tensor, recorded: int = V_T
+    hidden: Tensor,
+    logits: Tensor,
+    contexts: Tensor,
+    documents: Tensor,
+    recorded: int | None = None,
+    temperatures: tuple[float, ...] = TEMPERATURES,
 ) -> Samples:
     """Samples of a target with these logits `[n, V_t]`."""
-    values, targets = logits.topk(recorded, dim=1)
-    normalizers = torch.stack([(logits / t).logsumexp(1) for t in TEMPERATURES], 1)
-    return Samples(hidden, targets.int(), values, TEMPERATURES, normalizers, contexts, documents)
+    values, targets = logits.sort(dim=1, descending=True)
+    values, targets = values[:, :recorded], targets[:, :recorded].int()
+    normalizers = torch.stack([(logits / t).logsumexp(1) for t in temperatures], 1)
+    return Samples(hidden, targets, values, temperatures, normalizers, contexts, documents)
 
 
 def target_probs(samples: Samples, temperature: float) -> Tensor:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import random
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +45,12 @@ def command(models: Pair, text: list[Path], output: Path, *options: object) -> l
 
 
 def in_one_thread(argv: list[str]) -> None:
-    """Runs a command for a fixture of many tests: the models are tiny."""
-    threads = torch.get_num_threads()
+    """Runs a command for a fixture of many tests, which do not hear of it: the models are tiny."""
+    threads, said = torch.get_num_threads(), io.StringIO()
     torch.set_num_threads(1)
     try:
-        assert main(argv) == 0
+        with redirect_stdout(said), redirect_stderr(said):
+            assert main(argv) == 0, said.getvalue()
     finally:
         torch.set_num_threads(threads)
 

@@ -7,7 +7,6 @@ import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -40,20 +39,10 @@ from rdk_cuda.recipes.inputs.pairs import ModelPair
 from rdk_cuda.recipes.report.rows import TIMED
 from rdk_cuda.vocabulary.indispensable import indispensable_tokens
 
-from .calibrating import Pair, command, digests, settings_of, sources
-from .conftest import Calibrated
+from .calibrating import command, digests, settings_of, sources
+from .conftest import Calibrated, Desk
 
 MODEL = "model.safetensors"
-
-
-def evaluated(
-    saved: Path, target: Path, text: list[Path], output: Path, *options: object
-) -> list[dict[str, Any]]:
-    """The rows of `evaluate`."""
-    argv = (saved, "--target", target, "--text", *text, "--output", output, *options)
-    assert main(["evaluate", *map(str, argv)]) == 0
-    rows: list[dict[str, Any]] = json.loads((output / "evaluation.json").read_text())["rows"]
-    return rows
 
 
 def assert_greedy_decoding_is_the_targets_own(saved: Path, tiny: ModelPair, text: Path) -> None:
@@ -105,14 +94,14 @@ def test_a_saved_drafter_has_what_was_asked_for_and_says_how_it_was_made(
     ids=str,
 )
 def test_a_drafter_stays_in_its_dtype_and_figures_are_those_of_what_was_written(
-    calibrated: Calibrated, directories: Pair, tiny: ModelPair, tmp_path: Path, dtype: torch.dtype
+    desk: Desk, tiny: ModelPair, dtype: torch.dtype
 ) -> None:
-    drafter, saved = directories[1], calibrated.saved
+    drafter, saved = desk.pair[1], desk.calibrated.saved
     if dtype != torch.float32:
-        drafter, saved = tmp_path / "drafter", tmp_path / "out"
-        AutoModelForCausalLM.from_pretrained(directories[1], dtype=dtype).save_pretrained(drafter)
-        held_out = ("--held-out", *calibrated.held_out)
-        argv = command((directories[0], drafter), calibrated.text, saved, *held_out)
+        drafter, saved = desk.folder / "drafter", desk.out
+        AutoModelForCausalLM.from_pretrained(desk.pair[1], dtype=dtype).save_pretrained(drafter)
+        held_out = ("--held-out", *desk.calibrated.held_out)
+        argv = command((desk.pair[0], drafter), desk.calibrated.text, saved, *held_out)
         assert main(argv) == 0
     before, after = load_file(drafter / MODEL), load_file(saved / "drafter" / MODEL)
     assert before.keys() == after.keys()
@@ -128,11 +117,11 @@ def test_a_drafter_stays_in_its_dtype_and_figures_are_those_of_what_was_written(
     assert head["weight"].dtype == dtype
     assert torch.equal(head["weight"][: len(kept)], before["lm_head.weight"][kept])
     assert len(head["weight"]) > len(kept)  # virtual ones too
-    assert_greedy_decoding_is_the_targets_own(saved, tiny, calibrated.held_out[0])
+    assert_greedy_decoding_is_the_targets_own(saved, tiny, desk.calibrated.held_out[0])
 
     # Of the rounded virtual rows, as `evaluate` reads them.
     figures = settings_of(saved)["figures"]
-    rows = evaluated(saved, directories[0], calibrated.held_out, tmp_path / "evaluation")
+    rows = desk.evaluate(saved)["rows"]
     for one, row in zip(figures, rows, strict=True):
         assert {one[name] for name in TIMED} == {None}
         assert one == {**row, **dict.fromkeys(TIMED)}
@@ -143,67 +132,67 @@ def test_a_drafter_stays_in_its_dtype_and_figures_are_those_of_what_was_written(
     assert 0 < figures[1]["acceptance"] < figures[0]["acceptance"] < 1
 
 
-def test_files_of_several_dtypes_count_as_float32(directories: Pair, tmp_path: Path) -> None:
-    shutil.copytree(directories[1], tmp_path / "mixed")
-    file = tmp_path / "mixed" / MODEL
+def test_files_of_several_dtypes_count_as_float32(desk: Desk) -> None:
+    shutil.copytree(desk.pair[1], desk.folder / "mixed")
+    file = desk.folder / "mixed" / MODEL
     tensors = {name: tensor.bfloat16() for name, tensor in load_file(file).items()}
     save_file(tensors, file, {"format": "pt"})
     file.with_name("model.fp16.safetensors").write_text("a pointer to another file")
-    assert stored_dtype(tmp_path / "mixed") == torch.bfloat16
+    assert stored_dtype(desk.folder / "mixed") == torch.bfloat16
     tensors["model.norm.weight"] = tensors["model.norm.weight"].float()
     save_file(tensors, file, {"format": "pt"})
-    assert stored_dtype(tmp_path / "mixed") == torch.float32
+    assert stored_dtype(desk.folder / "mixed") == torch.float32
 
 
-def test_a_drafter_s_sampling_parameters_are_left_out(directories: Pair, tmp_path: Path) -> None:
-    drafter = Path(shutil.copytree(directories[1], tmp_path / "drafter"))
+def test_a_drafter_s_sampling_parameters_are_left_out(desk: Desk) -> None:
+    drafter = Path(shutil.copytree(desk.pair[1], desk.folder / "drafter"))
     own = {"temperature": 0.9, "top_p": 0.6, "eos_token_id": 0, "pad_token_id": -1}
     (drafter / "generation_config.json").write_text(json.dumps(own))
-    model = load_pair(directories[0], drafter).saved_drafter
+    model = load_pair(desk.pair[0], drafter).saved_drafter
     saved = model.generation_config.to_diff_dict()
-    model.save_pretrained(tmp_path / "saved")
+    model.save_pretrained(desk.folder / "saved")
     assert not {"temperature", "top_p", "pad_token_id"} & saved.keys()
     assert saved["eos_token_id"] == 0
 
 
 def test_the_same_command_gives_the_same_files_to_the_bit_with_the_modes_of_the_umask(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path
+    desk: Desk,
 ) -> None:
-    argv = command(directories, calibrated.text, tmp_path / "out")
-    argv += ["--held-out", *map(str, calibrated.held_out)]
+    argv = command(desk.pair, desk.calibrated.text, desk.out)
+    argv += ["--held-out", *map(str, desk.calibrated.held_out)]
     mask = os.umask(0o027)
     try:
         assert main(argv) == 0
     finally:
         os.umask(mask)
-    assert os.listdir(tmp_path) == ["out"]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+    assert os.listdir(desk.folder) == ["out"]
+    assert sorted(path.name for path in desk.out.iterdir()) == [
         "calibration.json",
         "drafter",
         "pruned_drafter.safetensors",
     ]
-    assert digests(tmp_path / "out") == digests(calibrated.saved)
-    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert digests(desk.out) == digests(desk.calibrated.saved)
+    files = [path for path in desk.out.rglob("*") if path.is_file()]
     # Safetensors would make some readable by their owner alone.
     assert {path.stat().st_mode & 0o777 for path in files} == {0o640}
 
 
 def test_what_is_held_out_is_not_calibrated_on_and_other_seeds_give_other_drafters(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path
+    desk: Desk,
 ) -> None:
     """Other held-out text changes the figures, and not a bit of the drafter."""
-    argv = command(directories, calibrated.text, tmp_path / "out")
-    held_out = ["--held-out", str(calibrated.held_out[1])]
+    argv = command(desk.pair, desk.calibrated.text, desk.out)
+    held_out = ["--held-out", str(desk.calibrated.held_out[1])]
     assert main([*argv, *held_out]) == 0
-    one, other = digests(calibrated.saved), digests(tmp_path / "out")
+    one, other = digests(desk.calibrated.saved), digests(desk.out)
     assert one.pop("calibration.json") != other.pop("calibration.json")
     assert one == other
-    figures = [settings_of(path)["figures"] for path in (calibrated.saved, tmp_path / "out")]
+    figures = [settings_of(path)["figures"] for path in (desk.calibrated.saved, desk.out)]
     assert figures[0] != figures[1]
     assert main([*argv, *held_out, "--overwrite", "--seed", "1"]) == 0
     file = "pruned_drafter.safetensors"
-    assert digests(tmp_path / "out")[file] != one[file]
-    assert os.listdir(tmp_path) == ["out"]  # it replaced the earlier one
+    assert digests(desk.out)[file] != one[file]
+    assert os.listdir(desk.folder) == ["out"]  # it replaced the earlier one
 
 
 def documents(lengths: list[int]) -> list[Document]:
@@ -244,21 +233,15 @@ def test_windows_are_as_long_as_most_of_the_text_allows() -> None:
 # Which tokens are kept.
 
 
-def test_tokens_can_be_named_and_indispensable_ones_join_them(
-    calibrated: Calibrated,
-    directories: Pair,
-    tmp_path: Path,
-    tiny: ModelPair,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_tokens_can_be_named_and_indispensable_ones_join_them(desk: Desk, tiny: ModelPair) -> None:
     """In a text with a document that is too short, which is counted."""
-    file, short = tmp_path / "kept", tmp_path / "caf\udce9.txt"  # a name that is not UTF-8
+    file, short = desk.folder / "kept", desk.folder / "caf\udce9.txt"  # a name that is not UTF-8
     short.write_text("def value")
     file.write_text("[399, 300, 7]")
-    files = [short, *calibrated.text]
-    assert main(command(directories, files, tmp_path / "out", "--kept", file)) == 0
-    assert "1 documents were left out, shorter than" in capsys.readouterr().out
-    drafter, settings = load_pruned(tmp_path / "out")
+    files = [short, *desk.calibrated.text]
+    assert main(command(desk.pair, files, desk.out, "--kept", file)) == 0
+    assert "1 documents were left out, shorter than" in desk.capsys.readouterr().out
+    drafter, settings = load_pruned(desk.out)
     assert settings["keep"] == drafter.vocabulary.draft_size / 400
     assert settings["text"][0]["name"] == "caf\ufffd.txt"
     always = set(indispensable_tokens(tiny.tokenizer).tolist())
@@ -284,15 +267,10 @@ def test_tokens_can_be_named_and_indispensable_ones_join_them(
     ],
 )
 def test_a_drafter_has_as_many_columns_as_options_and_text_make_possible(
-    options: str,
-    columns: int,
-    dynamic: int | None,
-    calibrated: Calibrated,
-    directories: Pair,
-    tmp_path: Path,
+    desk: Desk, options: str, columns: int, dynamic: int | None
 ) -> None:
-    assert main(command(directories, calibrated.text, tmp_path / "out", *options.split())) == 0
-    drafter, settings = load_pruned(tmp_path / "out")
+    assert main(command(desk.pair, desk.calibrated.text, desk.out, *options.split())) == 0
+    drafter, settings = load_pruned(desk.out)
     source = drafter.dynamic_tokens
     assert drafter.affinity.draft_size == columns
     assert (None if source is None else source([[5]]).shape[1]) == dynamic
@@ -301,14 +279,11 @@ def test_a_drafter_has_as_many_columns_as_options_and_text_make_possible(
 
 
 @pytest.mark.ci
-def test_a_screen_within_the_budget_is_written_with_the_drafter_and_evaluated(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path
-) -> None:
+def test_a_screen_within_the_budget_is_written_with_the_drafter_and_evaluated(desk: Desk) -> None:
     """Few enough tokens are pruned here that only offers of 64 fit."""
-    out = tmp_path / "out"
-    argv = command(directories, calibrated.text, out, "--screen-bytes", 0.95, "--dynamic", 1)
-    assert main(argv) == 0
-    drafter, settings = load_pruned(out)
+    options = "--screen-bytes", 0.95, "--dynamic", 1
+    assert main(command(desk.pair, desk.calibrated.text, desk.out, *options)) == 0
+    drafter, settings = load_pruned(desk.out)
     screen = next(screens_of(drafter.dynamic_tokens))
     row = 4 * drafter.weight.shape[1]
     assert screen.bytes + screen.width * row <= 0.95 * drafter.vocabulary.pruned.numel() * row
@@ -321,12 +296,10 @@ def test_a_screen_within_the_budget_is_written_with_the_drafter_and_evaluated(
     assert figures["head_bytes"] == pytest.approx(rows * row + screen.bytes)
 
 
-def test_when_drafts_should_end_is_saved_with_the_drafter_and_used(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path
-) -> None:
+def test_when_drafts_should_end_is_saved_with_the_drafter_and_used(desk: Desk) -> None:
     """And refused where somebody has changed it."""
-    out = tmp_path / "out"
-    assert main(command(directories, calibrated.text, out, "--draft-cost", 0.1)) == 0
+    out = desk.out
+    assert main(command(desk.pair, desk.calibrated.text, out, "--draft-cost", 0.1)) == 0
     tree = settings_of(out)["tree"]
     assert tree["speed"] == pytest.approx((1 + tree["accepted"]) / (1 + 0.1 * tree["passes"]))
     found = settings_of(out)["drafts"]

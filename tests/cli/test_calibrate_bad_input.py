@@ -23,7 +23,8 @@ from rdk_cuda.recipes.stages import affinity
 from tests.tiny_models import save_model
 
 from ..bounded_memory import disk_for
-from .calibrating import Pair, command, count_reads, digests, refusal, write_texts
+from .calibrating import Pair, command, count_reads, digests, write_texts
+from .conftest import Desk
 
 Refused = Callable[..., str]
 Change = Callable[[], object]
@@ -33,18 +34,16 @@ LATER = "text/1.txt text/2.txt text/3.txt text/4.txt"
 
 
 @pytest.fixture
-def refused(
-    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Refused:
+def refused(desk: Desk, pair: Pair) -> Refused:
     """Gives the answer, with names within the folder, which is as it was afterwards."""
-    write_texts(tmp_path / "text")
-    monkeypatch.chdir(tmp_path)
+    write_texts(desk.folder / "text")
+    desk.patch.chdir(desk.folder)
 
     def run(options: str | tuple[str, ...] = ()) -> str:
         given = options.split() if isinstance(options, str) else options
-        before = set(tmp_path.rglob("*")), digests(tmp_path)
-        answer = refusal(capsys, command(PAIR, FILES, OUT, *given)).replace(f"{tmp_path}/", "")
-        assert (set(tmp_path.rglob("*")), digests(tmp_path)) == before
+        before = set(desk.folder.rglob("*")), digests(desk.folder)
+        answer = desk.refused(command(PAIR, FILES, OUT, *given)).replace(f"{desk.folder}/", "")
+        assert (set(desk.folder.rglob("*")), digests(desk.folder)) == before
         return answer
 
     return run
@@ -305,11 +304,7 @@ def test_what_cannot_be_saved_is_found_before_anything_is_read(
 
 @pytest.mark.parametrize("while_writing", ["the recording", "the drafter"])
 def test_a_disk_that_fills_while_safetensors_writes_is_one_line(
-    pair: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    while_writing: str,
+    desk: Desk, pair: Pair, while_writing: str
 ) -> None:
     module, name, file = {
         "the recording": (resume, "record", "out.recording.tmp/sums.safetensors"),
@@ -321,10 +316,10 @@ def test_a_disk_that_fills_while_safetensors_writes_is_one_line(
         with disk_for(4096):
             return write(*arguments, **options)
 
-    monkeypatch.setattr(module, name, writing)
-    files = write_texts(tmp_path / "text")
-    line = refusal(capsys, command(pair, files, tmp_path / "out"))
-    assert line.endswith(f"[Errno 27] File too large: '{tmp_path / file}'")
-    assert not (tmp_path / "out").exists()
-    left = [path.name for path in tmp_path.glob("*.tmp")]
+    desk.patch.setattr(module, name, writing)
+    files = write_texts(desk.folder / "text")
+    line = desk.refused(command(pair, files, desk.out))
+    assert line.endswith(f"[Errno 27] File too large: '{desk.folder / file}'")
+    assert not desk.out.exists()
+    left = [path.name for path in desk.folder.glob("*.tmp")]
     assert left == ([] if while_writing == "the recording" else ["out.recording.tmp"])

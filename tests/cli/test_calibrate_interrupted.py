@@ -11,7 +11,8 @@ import pytest
 
 from rdk_cuda.__main__ import main
 
-from .calibrating import Pair, command, digests, refusal, write_texts
+from .calibrating import Pair, command, digests, write_texts
+from .conftest import Desk
 
 
 @pytest.fixture(scope="module")
@@ -26,28 +27,24 @@ GOES_ON = re.compile(
 
 
 def test_an_interruption_while_writing_keeps_what_was_read_for_the_same_arguments_only(
-    pair: Pair,
-    files: list[Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    desk: Desk, pair: Pair, files: list[Path]
 ) -> None:
     """Nothing is half written; other arguments are told what differs, and which file to delete."""
 
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rdk_cuda.drafter.PrunedDrafter.save", interrupted)
-    output, state = tmp_path / "out", tmp_path / "out.recording.tmp"
+    desk.patch.setattr("rdk_cuda.drafter.PrunedDrafter.save", interrupted)
+    output, state = desk.out, desk.folder / "out.recording.tmp"
     argv = command(pair, files, output)
-    before = set(tmp_path.iterdir())
+    before = set(desk.folder.iterdir())
     assert main(argv) == 130
-    assert GOES_ON.fullmatch(capsys.readouterr().err.splitlines()[-1])
-    assert set(tmp_path.iterdir()) == before | {state}
+    assert GOES_ON.fullmatch(desk.capsys.readouterr().err.splitlines()[-1])
+    assert set(desk.folder.iterdir()) == before | {state}
     content = digests(state)
 
     def refused(argv: list[str]) -> str:
-        answer = refusal(capsys, argv)
+        answer = desk.refused(argv)
         assert f"{state}: " in answer
         assert "move or delete it to begin anew" in answer
         assert digests(state) == content
@@ -56,7 +53,7 @@ def test_an_interruption_while_writing_keeps_what_was_read_for_the_same_argument
 
     answer = refused([*argv, "--seed", "3"])
     assert "is of another run: --seed was 0 and is 3. Give the same to go on, or" in answer
-    copy = shutil.copytree(pair[1], tmp_path / "copy")
+    copy = shutil.copytree(pair[1], desk.folder / "copy")
     assert "the pair, or how it reads (--target, --drafter, " in refused(
         command((pair[0], copy), files, output)
     )

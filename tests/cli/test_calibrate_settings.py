@@ -14,8 +14,8 @@ from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
 from rdk_cuda.recipes.request import plain
 from rdk_cuda.recipes.resume import weights_of
 
-from .calibrating import Pair, command, count_reads, digests, in_one_thread, refusal, settings_of
-from .conftest import Calibrated
+from .calibrating import Pair, command, count_reads, digests, in_one_thread, settings_of
+from .conftest import Desk
 
 KEEPS, TEMPERATURES = ("0.75", "0.8"), ("1", "0.7")
 BOTH = ("--keep", *KEEPS, "--temperature", *TEMPERATURES)
@@ -55,56 +55,45 @@ def test_each_temperature_has_a_name_of_its_own() -> None:
 
 
 def test_the_recording_serves_another_call_which_writes_the_same_to_the_bit(
-    several: Path,
-    directories: Pair,
-    texts: list[Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    desk: Desk, several: Path
 ) -> None:
     """As does a call that reads the text itself; the same share twice is one."""
     recording = several / "recording"
     before = digests(recording)
-    counted = count_reads(monkeypatch)
+    counted = count_reads(desk.patch)
     options = ("--keep", "0.8", "0.80", "--temperature", "0.7", ".7")
-    argv = command(directories, texts, tmp_path / "out", *options)
+    argv = command(desk.pair, desk.texts, desk.out, *options)
     assert main([*argv, "--recording", str(recording)]) == 0
     assert counted == [1]  # two tokens, to learn the sizes
-    captured = capsys.readouterr()
+    captured = desk.capsys.readouterr()
     kept = captured.out.splitlines()[-1]
     assert re.match(rf"{recording} \(\d+\.\d MB\) kept: with --recording", kept)
     assert re.search(rf"recording in {recording}, \d+\.\d MB of it so far, kept", captured.err)
     assert digests(recording) == before
     expected = digests(several / "out" / "keep-0.8-temperature-0.7")
-    assert digests(tmp_path / "out") == expected
+    assert digests(desk.out) == expected
 
     assert main([*argv, "--overwrite"]) == 0
-    captured = capsys.readouterr()
-    file = tmp_path / "out.recording.tmp"
+    captured = desk.capsys.readouterr()
+    file = desk.folder / "out.recording.tmp"
     assert re.search(rf"recording in {file}, at most [\d.]+ MB, removed when all", captured.err)
     assert re.search(rf"{file} \(\d+\.\d MB\) removed; --recording FILE keeps it", captured.out)
-    assert os.listdir(tmp_path) == ["out"]
-    assert digests(tmp_path / "out") == expected
+    assert os.listdir(desk.folder) == ["out"]
+    assert digests(desk.out) == expected
 
 
 def test_several_are_not_replaced_with_a_folder_of_mine_among_them(
-    several: Path,
-    calibrated: Calibrated,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    desk: Desk, several: Path
 ) -> None:
-    shutil.copytree(several / "out", tmp_path / "out")
-    (tmp_path / "out" / "mine").touch()
-    argv = command(directories, calibrated.text, tmp_path / "out", "--overwrite")
-    assert "is not overwritten" in refusal(capsys, argv)
-    assert sorted(os.listdir(tmp_path / "out")) == sorted([*NAMES, "mine"])
+    shutil.copytree(several / "out", desk.out)
+    (desk.out / "mine").touch()
+    argv = command(desk.pair, desk.calibrated.text, desk.out, "--overwrite")
+    assert "is not overwritten" in desk.refused(argv)
+    assert sorted(os.listdir(desk.out)) == sorted([*NAMES, "mine"])
 
 
 @pytest.mark.night
-def test_an_interruption_between_two_of_them_leaves_no_directory(
-    directories: Pair, texts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interruption_between_two_of_them_leaves_no_directory(desk: Desk) -> None:
     written = []
     write = "rdk_cuda.drafter.PrunedDrafter.save"
 
@@ -113,14 +102,14 @@ def test_an_interruption_between_two_of_them_leaves_no_directory(
         if len(written) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(write, interrupted)
-    argv = command(directories, texts, tmp_path / "out", *BOTH)
+    desk.patch.setattr(write, interrupted)
+    argv = command(desk.pair, desk.texts, desk.out, *BOTH)
     assert main(argv) == 130
-    assert os.listdir(tmp_path) == ["out.recording.tmp"]
-    monkeypatch.undo()
+    assert os.listdir(desk.folder) == ["out.recording.tmp"]
+    desk.patch.undo()
     assert main(argv) == 0
-    assert os.listdir(tmp_path) == ["out"]
-    assert sorted(os.listdir(tmp_path / "out")) == sorted(NAMES)
+    assert os.listdir(desk.folder) == ["out"]
+    assert sorted(os.listdir(desk.out)) == sorted(NAMES)
 
 
 SAME = " ... Give the same to go on"
@@ -138,21 +127,14 @@ OTHER = [
 
 @pytest.mark.parametrize(("text", "options", "message"), OTHER)
 def test_a_recording_of_something_else_is_refused_with_the_difference(
-    several: Path,
-    directories: Pair,
-    texts: list[Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    text: int,
-    options: str,
-    message: str,
+    desk: Desk, several: Path, text: int, options: str, message: str
 ) -> None:
     recording = several / "recording"
     before = digests(recording)
     more = (*options.split(), "--recording", recording)
-    answer = refusal(capsys, command(directories, texts[text:], tmp_path / "out", *more))
+    answer = desk.refused(command(desk.pair, desk.texts[text:], desk.out, *more))
     for part in (f"--recording {recording}: {message}").split(" ... "):
         assert part in answer
     assert answer.endswith(", or name another folder")
     assert digests(recording) == before
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(desk.folder) == []

@@ -29,7 +29,8 @@ from rdk_cuda.integrations.huggingface.saved_drafter import load_drafter
 from rdk_cuda.recipes import distill
 from tests.tiny_models import VOCABULARY
 
-from .calibrating import Pair, command, refusal, settings_of
+from .calibrating import Pair, command, settings_of
+from .conftest import Desk
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 
@@ -106,10 +107,10 @@ def shared(
     return calibrate(directories, save_checkpoint(folder / "ck", target, 100, shared=True), texts)
 
 
-def test_a_full_head_is_pruned_as_asked(
-    directories: Pair, target: Any, texts: list[Path], tmp_path: Path
-) -> None:
-    saved = calibrate(directories, save_checkpoint(tmp_path / "ck", target), texts, "--seed", 1)
+def test_a_full_head_is_pruned_as_asked(desk: Desk, target: Any) -> None:
+    saved = calibrate(
+        desk.pair, save_checkpoint(desk.folder / "ck", target), desk.texts, "--seed", 1
+    )
     settings = settings_of(saved)
     assert settings["keep"] == 0.75
     assert [row["method"] for row in settings["figures"]] == [
@@ -132,35 +133,26 @@ def test_a_full_head_is_pruned_as_asked(
     ],
 )
 def test_it_is_distilled_with_what_it_has(
-    options: tuple[str, ...],
-    said: str | None,
-    shared: Path,
-    directories: Pair,
-    texts: list[Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    desk: Desk, options: tuple[str, ...], said: str | None, shared: Path
 ) -> None:
-    monkeypatch.setattr(distill, "HELD_OUT_TEXTS", 4)
-    given = ("--target", directories[0], "--text", texts[0], "--held-out", *texts[1:5])
-    argv = ["distill", *map(str, (shared, *given, "--out", tmp_path / "out", *options))]
+    desk.patch.setattr(distill, "HELD_OUT_TEXTS", 4)
+    given = ("--target", desk.pair[0], "--text", desk.texts[0], "--held-out", *desk.texts[1:5])
+    argv = ["distill", *map(str, (shared, *given, "--out", desk.out, *options))]
     if said is None:
         assert main([*argv, "--tokens", "8"]) in (0, 1)
     else:
-        assert re.search(said, refusal(capsys, argv))
+        assert re.search(said, desk.refused(argv))
 
 
-def test_its_network_is_trained_and_saved(
-    shared: Path, directories: Pair, target: Any, texts: list[Path], tmp_path: Path
-) -> None:
-    given = ("--target", directories[0], "--text", texts[0], "--held-out", *texts[1:5])
+def test_its_network_is_trained_and_saved(desk: Desk, shared: Path, target: Any) -> None:
+    given = ("--target", desk.pair[0], "--text", desk.texts[0], "--held-out", *desk.texts[1:5])
     how = ("--train", "all", "--data", "text", "--prompt", 4, "--tokens", 12)
-    steps = ("--steps", 30, "--learning-rate", 3e-3, "--out", tmp_path / "out")
+    steps = ("--steps", 30, "--learning-rate", 3e-3, "--out", desk.out)
     assert main(["distill", *map(str, (shared, *given, *how, *steps))]) == 0
-    before, after = (load_state_drafter(path, target)[0] for path in (shared, tmp_path / "out"))
+    before, after = (load_state_drafter(path, target)[0] for path in (shared, desk.out))
     assert not torch.equal(before.network.fc.weight, after.network.fc.weight)
     assert torch.equal(before.network.embed_tokens.weight, after.network.embed_tokens.weight)
-    greedily_decoded(tmp_path / "out", target)
+    greedily_decoded(desk.out, target)
 
 
 def test_a_reduced_one_keeps_its_tokens_and_takes_the_target_s_rows_for_others(
@@ -183,25 +175,19 @@ def test_a_reduced_one_keeps_its_tokens_and_takes_the_target_s_rows_for_others(
     assert "tokenizer.json" in names
 
 
-def test_rows_that_nobody_has_are_lifted_from_the_target_s(
-    directories: Pair,
-    target: Any,
-    texts: list[Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_rows_that_nobody_has_are_lifted_from_the_target_s(desk: Desk, target: Any) -> None:
     """A head whose rows are a linear map of the target's, so that lifting is exact."""
-    folder = save_checkpoint(tmp_path / "ck", target, 100, shared=True)
+    folder = save_checkpoint(desk.folder / "ck", target, 100, shared=True)
     checkpoint = read_checkpoint(folder, target)
     turned = torch.linalg.qr(torch.randn(16, 16)).Q
     rows = target.get_output_embeddings().weight.detach()
     checkpoint.network.lm_head.weight.data.copy_(rows[:100] @ turned)
     checkpoint.network.norm.weight.data.mul_(2)
     replace(checkpoint, dtype=torch.float32, shared=frozenset([EMBEDDING])).save_pretrained(folder)
-    saved = calibrate(directories, folder, texts)
+    saved = calibrate(desk.pair, folder, desk.texts)
     assert (
         "they are lifted from the target's (share of a row's square that the map misses: 0%)"
-        in (" ".join(capsys.readouterr().out.split()))
+        in desk.printed()
     )
     names = [row["method"] for row in settings_of(saved)["figures"]]
     assert names == ["lifted head", "pruned drafter", "virtual+dynamic"]
@@ -214,26 +200,19 @@ def test_rows_that_nobody_has_are_lifted_from_the_target_s(
     expected = hidden @ own.T + pruned.lifted.bias[[200, 399]]
     torch.testing.assert_close(head(hidden, tokens)[:, :2], expected, rtol=0.02, atol=0.02)
     greedily_decoded(saved, target)
-    output = ["--output", str(tmp_path / "evaluation")]
-    files = list(map(str, texts[4:]))
-    given = ["evaluate", str(saved), "--target", str(directories[0]), "--text", *files, *output]
-    assert main(given) == 0
-    assert "No share of the loss is known" in capsys.readouterr().out
+    desk.evaluate(saved)
+    assert "No share of the loss is known" in desk.printed()
 
 
 def test_eagle_2_s_head_is_pruned_by_an_fr_spec_list_and_its_rows_are_the_target_s(
-    directories: Pair,
-    target: Any,
-    texts: list[Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    desk: Desk, target: Any
 ) -> None:
-    checkpoint = save_checkpoint(tmp_path / "ck", target, shared=True, eagle2=True)
+    checkpoint = save_checkpoint(desk.folder / "ck", target, shared=True, eagle2=True)
     ranked = list(range(359, 299, -1))
-    torch.save([*ranked, 359], tmp_path / "freq_60.pt")  # FR-Spec's script repeats end tokens
-    saved = calibrate(directories, checkpoint, texts, "--kept", tmp_path / "freq_60.pt")
+    torch.save([*ranked, 359], desk.folder / "freq_60.pt")  # FR-Spec's script repeats end tokens
+    saved = calibrate(desk.pair, checkpoint, desk.texts, "--kept", desk.folder / "freq_60.pt")
     own = "The rows of pruned tokens are the target's own, as are the drafter's."
-    assert own in capsys.readouterr().out
+    assert own in desk.capsys.readouterr().out
     drafter, pruned, settings = load_state_drafter(saved, target)
     assert drafter.network.config.eagle2
     with pytest.raises(SavedDrafterError, match=r"needs .*load_state_drafter, and the target"):
@@ -247,9 +226,7 @@ def test_eagle_2_s_head_is_pruned_by_an_fr_spec_list_and_its_rows_are_the_target
     full, plain, _ = settings["figures"]
     assert full["acceptance"] > plain["acceptance"] > 0
     assert sum(greedily_decoded(saved, target).statistics.drafted) > 0
-    given = ("evaluate", saved, "--target", directories[0], "--text", *texts[4:])
-    assert main([*map(str, (*given, "--output", tmp_path / "evaluation"))]) == 0
-    measured = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["rows"]
+    measured = desk.evaluate(saved)["rows"]
     assert [row["method"] for row in measured] == [row["method"] for row in settings["figures"]]
 
 
@@ -265,12 +242,10 @@ def test_the_decoder_and_generate_load_it_and_greedy_output_is_the_target_s(
     assert torch.equal(drafted, target.generate(ids, **options))
 
 
-def test_models_in_bfloat16_say_about_the_same(
-    shared: Path, directories: Pair, target: Any, texts: list[Path], tmp_path: Path
-) -> None:
-    checkpoint = save_checkpoint(tmp_path / "ck", target, 100, shared=True)
-    options = ("--dtype", "bfloat16", "--recording", tmp_path / "recording")
-    out = calibrate(directories, checkpoint, texts, *options, own=True)
+def test_models_in_bfloat16_say_about_the_same(desk: Desk, shared: Path, target: Any) -> None:
+    checkpoint = save_checkpoint(desk.folder / "ck", target, 100, shared=True)
+    options = ("--dtype", "bfloat16", "--recording", desk.folder / "recording")
+    out = calibrate(desk.pair, checkpoint, desk.texts, *options, own=True)
     rows = zip(settings_of(out)["figures"], settings_of(shared)["figures"], strict=True)
     for half, whole in rows:
         assert abs(half["acceptance"] - whole["acceptance"]) < 0.02
@@ -281,36 +256,24 @@ def test_models_in_bfloat16_say_about_the_same(
     assert pruned.weight.dtype == torch.float16
 
 
-def test_a_recording_of_other_draft_lengths_is_not_used(
-    directories: Pair,
-    target: Any,
-    texts: list[Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    checkpoint = save_checkpoint(tmp_path / "ck", target)
-    kept = ("--recording", tmp_path / "recording", "--positions", 64)
-    pair = directories[0], checkpoint
-    assert main(command(pair, texts, tmp_path / "out", *kept, "--draft-length", 3)) == 0
-    capsys.readouterr()
-    other = command(pair, texts, tmp_path / "other", *kept, "--draft-length", 2)
-    assert "--draft-length) was" in refusal(capsys, other)
+def test_a_recording_of_other_draft_lengths_is_not_used(desk: Desk, target: Any) -> None:
+    checkpoint = save_checkpoint(desk.folder / "ck", target)
+    kept = ("--recording", desk.folder / "recording", "--positions", 64)
+    pair = desk.pair[0], checkpoint
+    assert main(command(pair, desk.texts, desk.out, *kept, "--draft-length", 3)) == 0
+    desk.capsys.readouterr()
+    other = command(pair, desk.texts, desk.folder / "other", *kept, "--draft-length", 2)
+    assert "--draft-length) was" in desk.refused(other)
 
 
-def test_other_choices_of_tokens_and_other_loaders_are_refused(
-    shared: Path,
-    directories: Pair,
-    texts: list[Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_other_choices_of_tokens_and_other_loaders_are_refused(desk: Desk, shared: Path) -> None:
     drafter = shared / "drafter"
-    argv = command((directories[0], drafter), texts, tmp_path / "out")
+    argv = command((desk.pair[0], drafter), desk.texts, desk.out)
     assert "has a head of 100 tokens, which are the ones that are kept; leave out --keep" in (
-        refusal(capsys, argv)
+        desk.refused(argv)
     )
     with pytest.raises(SavedDrafterError, match=r"needs .*load_state_drafter, and the target"):
         load_drafter(shared)
-    other = AutoModelForCausalLM.from_pretrained(directories[1]).eval()
+    other = AutoModelForCausalLM.from_pretrained(desk.pair[1]).eval()
     with pytest.raises(SavedDrafterError, match=r"load_state_drafter: .*target"):
         load_state_drafter(shared, other)

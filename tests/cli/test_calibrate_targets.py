@@ -5,7 +5,6 @@ They only read them forward, so scaled and capped logits are fine.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from ..architectures import tiny
 from ..recurrent_models import recurrent
 from ..tiny_models import VOCABULARY, save_model, save_pair, save_tokenizer
 from .calibrating import command, write_texts
+from .conftest import Desk
 
-Changed = Callable[[Path], Any]
 CAPPED = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
 CAPPED |= {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 8}
 TARGETS: dict[str, Callable[[], Any]] = {
@@ -40,16 +39,12 @@ TARGETS: dict[str, Callable[[], Any]] = {
     "name",
     [pytest.param(name, marks=[pytest.mark.ci] * (name != "a delta rule")) for name in TARGETS],
 )
-def test_targets_are_calibrated_for_and_evaluated(name: str, tmp_path: Path) -> None:
-    _, drafter = save_pair(tmp_path)
-    target, saved, result = (tmp_path / each for each in ("other", "saved", "result"))
+def test_targets_are_calibrated_for_and_evaluated(desk: Desk, name: str) -> None:
+    target = desk.folder / "other"
     TARGETS[name]().save_pretrained(target)
     save_tokenizer(target)
-    text = write_texts(tmp_path / "text")
-    assert main(command((target, drafter), text, saved)) == 0
-    options = ("--target", target, "--text", *text, "--positions", 100, "--output", result)
-    assert main(["evaluate", str(saved), *map(str, options)]) == 0
-    assert len(json.loads((result / "evaluation.json").read_text("utf-8"))["rows"]) > 1
+    assert main(command((target, desk.pair[1]), desk.texts, desk.out)) == 0
+    assert len(desk.evaluate(desk.out, "--positions", 100, target=target)["rows"]) > 1
 
 
 @pytest.mark.parametrize(

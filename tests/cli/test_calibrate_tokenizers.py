@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from rdk_cuda.recipes.stages.tokenizers import INTERSECTION, LEVEL, PREFIX
 from tests.tiny_models import save_model
 from tests.trained_tokenizers import byte_level
 
-from .calibrating import in_one_thread, refusal, settings_of
+from .calibrating import in_one_thread, settings_of
+from .conftest import Desk
 
 Pair = tuple[Path, Path]
 
@@ -86,43 +86,37 @@ def test_what_was_written_decodes_as_the_target_alone(
 
 
 def test_evaluate_measures_and_inspect_tells_what_calibrate_did(
-    saved: Path, both: Pair, texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    desk: Desk, saved: Path, both: Pair
 ) -> None:
-    argv = (saved, "--target", both[0], "--text", texts[4], "--output", tmp_path)
-    assert main(["evaluate", *map(str, argv)]) == 0
-    rows = json.loads((tmp_path / "evaluation.json").read_text())["rows"]
+    rows = desk.evaluate(saved, text=desk.texts[4:5])["rows"]
     settings = settings_of(saved)
     expected = {row["method"]: row["acceptance"] for row in settings["figures"]}
     found = {row["method"]: row["acceptance"] for row in rows}
     assert found.keys() == {INTERSECTION, PREFIX, settings["method"]}
     # The fifth of the texts is the one that calibrate held out by itself.
     assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-6)
-    capsys.readouterr()
+    desk.capsys.readouterr()
     assert main(["inspect", str(saved)]) == 0
-    said = capsys.readouterr().out
+    said = desk.capsys.readouterr().out
     share = settings["common"]["target_mass"]
     assert f"these have {share:.1%} of the target's mean probability" in said
     assert f" {SIZE}\n" in said
 
 
-def test_several_temperatures_are_written_next_to_each_other(
-    both: Pair, texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    assert main(command(both, texts, out, "--temperature", 0.7, 1)) == 0
+def test_several_temperatures_are_written_next_to_each_other(desk: Desk, both: Pair) -> None:
+    out = desk.out
+    assert main(command(both, desk.texts, out, "--temperature", 0.7, 1)) == 0
     assert {each.name for each in out.iterdir()} == {"temperature-0.7", "temperature-1"}
     assert settings_of(out / "temperature-0.7")["temperature"] == 0.7
-    assert capsys.readouterr().out.count("The tokenizers differ.") == 2
+    assert desk.capsys.readouterr().out.count("The tokenizers differ.") == 2
 
 
-def test_pruning_and_another_target_are_refused(
-    saved: Path, both: Pair, texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pruning_and_another_target_are_refused(desk: Desk, saved: Path, both: Pair) -> None:
     for option in (("--keep", 0.5), ("--virtual", 8), ("--draft-cost", 0.2)):
-        line = refusal(capsys, command(both, texts, tmp_path / "out", *option))
+        line = desk.refused(command(both, desk.texts, desk.out, *option))
         assert f"{option[0]}: prunes a drafter with the target's tokenizer, and " in line
-    argv = ("--text", texts[4], "--output", tmp_path, "--target")
-    line = refusal(capsys, ["evaluate", *map(str, (saved, *argv, both[1]))])
+    argv = ("--text", desk.texts[4], "--output", desk.folder, "--target")
+    line = desk.refused(["evaluate", *map(str, (saved, *argv, both[1]))])
     assert "leads from a drafter's 2010 tokens to the 400 of another tokenizer" in line
 
 

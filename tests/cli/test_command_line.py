@@ -20,8 +20,8 @@ import rdk_cuda
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.__main__ import main
 
-from .calibrating import Pair, command, refusal
-from .conftest import Calibrated
+from .calibrating import Pair, command
+from .conftest import Desk
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("calibrate", "evaluate", "inspect")
@@ -107,31 +107,22 @@ def add_code(directory: Path, marker: Path) -> None:
         ("inspect", "target"),
     ],
 )
-def test_no_command_runs_code_of_a_model(
-    pair: Pair,
-    calibrated: Calibrated,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    spoiled: str,
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 99))
-    shutil.copytree(calibrated.saved, tmp_path / "saved")
-    Affinity.intersection(Vocabulary.most_likely(torch.ones(400), 9)).save(tmp_path / "affinity")
-    add_code(tmp_path / spoiled, tmp_path / "marker")
-    text = ["--text", *map(str, calibrated.text), "--output", str(tmp_path / "results")]
-    answer = refusal(
-        capsys,
+def test_no_command_runs_code_of_a_model(desk: Desk, pair: Pair, name: str, spoiled: str) -> None:
+    desk.patch.setattr(sys, "stdin", io.StringIO("y\n" * 99))
+    shutil.copytree(desk.calibrated.saved, desk.folder / "saved")
+    Affinity.intersection(Vocabulary.most_likely(torch.ones(400), 9)).save(desk.folder / "affinity")
+    add_code(desk.folder / spoiled, desk.folder / "marker")
+    text = ["--text", *map(str, desk.calibrated.text), "--output", str(desk.folder / "results")]
+    answer = desk.refused(
         {
-            "calibrate": command(pair, calibrated.text, tmp_path / "out"),
-            "evaluate": ["evaluate", str(tmp_path / "saved"), "--target", str(pair[0]), *text],
-            "inspect": ["inspect", str(tmp_path / "affinity"), "--tokenizer", str(pair[0])],
+            "calibrate": command(pair, desk.calibrated.text, desk.out),
+            "evaluate": ["evaluate", str(desk.folder / "saved"), "--target", str(pair[0]), *text],
+            "inspect": ["inspect", str(desk.folder / "affinity"), "--tokenizer", str(pair[0])],
         }[name],
     )
-    assert str(tmp_path / spoiled) in answer
+    assert str(desk.folder / spoiled) in answer
     assert "code" in answer
-    assert not (tmp_path / "marker").exists()
+    assert not (desk.folder / "marker").exists()
 
 
 def trusting(source: str) -> Iterator[int]:

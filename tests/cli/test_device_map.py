@@ -6,7 +6,6 @@ as empty parameters with hooks that read them, which is the same machinery.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,8 @@ from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.recipes.inputs.loading import load_model, load_pair, same_weights, weight_sample
 from tests.tiny_models import save_model
 
-from .calibrating import Pair, command, digests, refusal, settings_of
+from .calibrating import Pair, command, digests, settings_of
+from .conftest import Desk
 from .test_calibrate_states import save_checkpoint
 
 LAYERS = 4
@@ -92,39 +92,29 @@ def test_a_spread_target_reads_and_decodes_as_one_in_memory(target: Path, memory
 
 @pytest.mark.parametrize("kind", ["a model", "on the target's states"])
 def test_commands_write_what_they_write_without_it(
-    kind: str,
-    target: Path,
-    directories: Pair,
-    texts: list[Path],
-    memory: Memory,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    desk: Desk, kind: str, target: Path, memory: Memory
 ) -> None:
     memory(SOME_LAYERS)
-    drafter = directories[1]
+    drafter = desk.pair[1]
     if kind != "a model":
         whole = load_model("--target", target)
         drafter = save_checkpoint(
-            tmp_path / "checkpoint", whole, shared=True, layers=(1, LAYERS - 1)
+            desk.folder / "checkpoint", whole, shared=True, layers=(1, LAYERS - 1)
         )
     for name, options in (("plain", ()), ("spread", MAP)):
-        assert main(command((target, drafter), texts, tmp_path / name, *options)) == 0
-    written, expected = digests(tmp_path / "spread"), digests(tmp_path / "plain")
+        assert main(command((target, drafter), desk.texts, desk.folder / name, *options)) == 0
+    written, expected = digests(desk.folder / "spread"), digests(desk.folder / "plain")
     del written["calibration.json"], expected["calibration.json"]
     assert written == expected
-    settings = settings_of(tmp_path / "spread")
+    settings = settings_of(desk.folder / "spread")
     assert settings["device_map"] == "auto"
-    plain = settings_of(tmp_path / "plain")
+    plain = settings_of(desk.folder / "plain")
     assert settings["figures"] == plain["figures"]
     assert settings["target_weights"] == plain["target_weights"]
-    given = ("evaluate", tmp_path / "plain", "--target", target, "--text", *texts[4:], *MAP)
-    assert main([*map(str, (*given, "--output", tmp_path))]) == 0
-    rows = json.loads((tmp_path / "evaluation.json").read_text())["rows"]
-    held_out = [row["acceptance"] for row in rows]
-    assert main([*map(str, (*given[:-2], "--output", tmp_path))]) == 0
-    rows = json.loads((tmp_path / "evaluation.json").read_text())["rows"]
-    assert [row["acceptance"] for row in rows] == held_out
-    assert "offloaded" not in capsys.readouterr().err
+    both = (desk.evaluate(desk.folder / "plain", *o, target=target)["rows"] for o in (MAP, ()))
+    spread_out, held_out = ([row["acceptance"] for row in rows] for rows in both)
+    assert spread_out == held_out
+    assert "offloaded" not in desk.capsys.readouterr().err
 
 
 def test_a_drafter_s_rows_of_a_head_on_the_disk_are_the_target_s(
@@ -152,19 +142,11 @@ def test_where_all_fits_nothing_is_spread_and_the_target_may_draft_for_itself(
     assert places(models.target) == ["cpu"] * (LAYERS + 1)
 
 
-def test_what_cannot_be_is_refused_in_one_line(
-    target: Path,
-    directories: Pair,
-    texts: list[Path],
-    memory: Memory,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_cannot_be_is_refused_in_one_line(desk: Desk, target: Path, memory: Memory) -> None:
     def refused(drafter: Path, *options: object) -> str:
-        return refusal(capsys, command((target, drafter), texts, tmp_path / "out", *options))
+        return desk.refused(command((target, drafter), desk.texts, desk.out, *options))
 
-    drafter = directories[1]
+    drafter = desk.pair[1]
     assert "--device-map: not allowed with argument --device" in refused(
         drafter, "--device", "cpu", *MAP
     )
@@ -175,7 +157,7 @@ def test_what_cannot_be_is_refused_in_one_line(
     memory(1000)
     answer = refused(drafter, *MAP)
     assert f"--target {target}: --device-map auto finds no room in memory for its emb" in answer
-    monkeypatch.setattr(arguments, "find_spec", lambda name: None if "accel" in name else name)
+    desk.patch.setattr(arguments, "find_spec", lambda name: None if "accel" in name else name)
     answer = refused(drafter, *MAP)
     assert "needs accelerate: in the source folder, pip install" in answer
     assert "'.[devices]'" in answer

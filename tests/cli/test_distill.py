@@ -25,8 +25,8 @@ from rdk_cuda.recipes.stages.stage import State
 from rdk_cuda.vocabulary import Vocabulary
 
 from ..tiny_models import VOCABULARY
-from .calibrating import Pair, digests, write_texts
-from .conftest import Calibrated
+from .calibrating import digests, write_texts
+from .conftest import Desk
 
 SMALL = ("--steps", "20", "--batch", "2", "--prompt", "8", "--tokens", "24")
 
@@ -36,47 +36,24 @@ def _few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distill, "HELD_OUT_TEXTS", 16)
 
 
-def command(pair: Pair, drafter: Path, folder: Path, *options: object) -> list[str]:
+def command(desk: Desk, folder: Path, *options: object) -> list[str]:
     """What follows `python -m rdk_cuda`."""
     folder.mkdir(exist_ok=True)
     files = write_texts(folder / "text", count=21)
-    said = ("--target", pair[0], "--text", *files[:5], "--held-out", *files[5:])
-    return ["distill", *map(str, (drafter, *said, "--out", folder / "out", *SMALL, *options))]
-
-
-class Observed(distill.Distillation):
-    """Notes each training, and what its parameters are at first."""
-
-    made: list[tuple[Observed, list[torch.Tensor]]]
-
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self.made.append((self, self._copy()))
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Observed, list[torch.Tensor]]]:
-    """The trainings of a test."""
-    monkeypatch.setattr(Observed, "made", [], raising=False)
-    monkeypatch.setattr(distill, "Distillation", Observed)
-    return Observed.made
+    said = ("--target", desk.pair[0], "--text", *files[:5], "--held-out", *files[5:])
+    where = (desk.calibrated.saved, *said, "--out", folder / "out")
+    return ["distill", *map(str, (*where, *SMALL, *options))]
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("train", ["virtual-rows", "all"])
-def test_it_writes_a_calibrated_directory_that_more_is_accepted_of(
-    train: str,
-    calibrated: Calibrated,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_it_writes_a_calibrated_directory_that_more_is_accepted_of(desk: Desk, train: str) -> None:
     options = ("--train", train, "--loss", "tv", "lk", "--learning-rate", "0.01")
-    before = digests(calibrated.saved)
-    assert main(command(directories, calibrated.saved, tmp_path, *options)) == 0
-    assert digests(calibrated.saved) == before
-    model, drafter, settings = load_drafter(tmp_path / "out")
-    came_model, came, calibration = load_drafter(calibrated.saved)
+    before = digests(desk.calibrated.saved)
+    assert main(command(desk, desk.folder, *options)) == 0
+    assert digests(desk.calibrated.saved) == before
+    model, drafter, settings = load_drafter(desk.out)
+    came_model, came, calibration = load_drafter(desk.calibrated.saved)
     (said,) = settings.pop("distilled")
     assert settings == calibration
     assert said["train"] == train
@@ -91,22 +68,17 @@ def test_it_writes_a_calibrated_directory_that_more_is_accepted_of(
     ]
     assert all(same) == (train == "virtual-rows")
     assert torch.equal(model.get_output_embeddings().weight, came_model.lm_head.weight)
-    printed = capsys.readouterr().out
+    printed = desk.capsys.readouterr().out
     assert printed.count("of the drafts were accepted, now") == 2
-    assert not list(tmp_path.glob("*.tmp"))
+    assert not list(desk.folder.glob("*.tmp"))
 
 
-def test_a_drafter_that_is_not_better_is_not_written(
-    calibrated: Calibrated,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_drafter_that_is_not_better_is_not_written(desk: Desk) -> None:
     options = ("--learning-rate", "100", "--data", "text")
-    assert main(command(directories, calibrated.saved, tmp_path, *options)) == 1
-    assert "not above 0: nothing was written" in capsys.readouterr().out
-    assert not (tmp_path / "out").exists()
-    assert not list(tmp_path.glob("*.tmp"))
+    assert main(command(desk, desk.folder, *options)) == 1
+    assert "not above 0: nothing was written" in desk.capsys.readouterr().out
+    assert not desk.out.exists()
+    assert not list(desk.folder.glob("*.tmp"))
 
 
 @pytest.mark.parametrize(
@@ -117,35 +89,30 @@ def test_a_drafter_that_is_not_better_is_not_written(
     ],
 )
 def test_an_interrupted_run_writes_the_same_files_later(
-    options: tuple[str, ...],
-    calibrated: Calibrated,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    desk: Desk, options: tuple[str, ...]
 ) -> None:
     """With several losses in the last training."""
-    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    whole, halves = desk.folder / "whole", desk.folder / "halves"
     options = ("--learning-rate", *options)
-    assert main(command(directories, calibrated.saved, whole, *options)) == 0
+    assert main(command(desk, whole, *options)) == 0
 
     class Interrupting(distill.Distillation):
-        def run(self, each: Any = None, report: Any = None) -> PrunedDrafter:
+        def run(self, each: Any, report: Any = None) -> PrunedDrafter:
             def stop(step: int, rates: torch.Tensor) -> None:
                 if self.recipe.loss == "tv":
                     raise KeyboardInterrupt
 
             return super().run(each, stop)
 
-    with monkeypatch.context() as patch:
+    with desk.patch.context() as patch:
         patch.setattr(distill, "Distillation", Interrupting)
-        assert main(command(directories, calibrated.saved, halves, *options)) == 130
-    assert "The same command goes on from" in capsys.readouterr().err
-    others = command(directories, calibrated.saved, halves, *options)
+        assert main(command(desk, halves, *options)) == 130
+    assert "The same command goes on from" in desk.capsys.readouterr().err
+    others = command(desk, halves, *options)
     others[others.index("--out") - 1] = str(write_texts(halves / "more", count=22)[21])
     assert main(others) == 2  # what it is measured on has changed
-    assert "is of another training" in capsys.readouterr().err
-    assert main(command(directories, calibrated.saved, halves, *options)) == 0
+    assert "is of another training" in desk.capsys.readouterr().err
+    assert main(command(desk, halves, *options)) == 0
     assert digests(whole / "out") == digests(halves / "out")
 
 
@@ -161,28 +128,18 @@ def test_an_interrupted_run_writes_the_same_files_later(
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_a_sentence(
-    options: tuple[str, ...],
-    message: str,
-    calibrated: Calibrated,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    desk: Desk, options: tuple[str, ...], message: str
 ) -> None:
-    assert main(command(directories, calibrated.saved, tmp_path, *options)) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert main(command(desk, desk.folder, *options)) == 2
+    assert message in desk.capsys.readouterr().err
+    assert not desk.out.exists()
 
 
-def test_too_few_held_out_documents_are_refused(
-    calibrated: Calibrated,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    line = command(directories, calibrated.saved, tmp_path)
+def test_too_few_held_out_documents_are_refused(desk: Desk) -> None:
+    line = command(desk, desk.folder)
     place = line.index("--held-out")
     assert main([*line[: place + 2], *line[line.index("--out") :]]) == 2
-    assert "1 document is held out; needs 4" in capsys.readouterr().err
+    assert "1 document is held out; needs 4" in desk.capsys.readouterr().err
 
 
 def begun(

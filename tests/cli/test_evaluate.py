@@ -29,8 +29,8 @@ from rdk_cuda.recipes.timing import Times
 from tests import interruptible
 from tests.tiny_models import save_model, save_tokenizer
 
-from .calibrating import Pair, digests, refusal, sources, write_texts
-from .conftest import Calibrated
+from .calibrating import digests, sources, write_texts
+from .conftest import Calibrated, Desk
 
 METHODS = ["full drafter", "pruned drafter", "virtual+dynamic"]
 
@@ -45,13 +45,11 @@ def arguments(
 # What it writes.
 
 
-def test_it_writes_json_csv_and_picture_and_prints_the_table(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = tmp_path / "new" / "output"
+def test_it_writes_json_csv_and_picture_and_prints_the_table(desk: Desk) -> None:
+    output = desk.folder / "new" / "output"
     temperatures = ("--temperature", 1, 1.0, 0.6, 0)  # one of them twice
-    assert main(arguments(calibrated, directories[0], output, *temperatures)) == 0
-    printed = capsys.readouterr().out
+    assert main(arguments(desk.calibrated, desk.pair[0], output, *temperatures)) == 0
+    printed = desk.capsys.readouterr().out
     assert sorted(path.name for path in output.iterdir()) == [
         "evaluation.csv",
         "evaluation.json",
@@ -80,7 +78,7 @@ def test_it_writes_json_csv_and_picture_and_prints_the_table(
     assert "…" not in printed
 
     assert content["versions"]["rdk_cuda"] == rdk_cuda.__version__
-    assert content["text"] == sources(calibrated.held_out)
+    assert content["text"] == sources(desk.calibrated.held_out)
     assert content["calibration"]["held_out"] == content["text"]
     assert content["calibration"]["keep"] == 0.75
     assert rows[2]["tuned"] == content["calibration"]["tuned"] != ""
@@ -90,25 +88,12 @@ Evaluated = Callable[..., tuple[str, dict[str, Any]]]
 
 
 @pytest.fixture
-def evaluated(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> Evaluated:
+def evaluated(desk: Desk) -> Evaluated:
     """What is printed, in one line, and what is written; of other text, target or drafter, too."""
 
-    def run(
-        *options: object,
-        text: list[Path] | None = None,
-        target: Path = directories[0],
-        saved: Path | None = None,
-    ) -> tuple[str, dict[str, Any]]:
-        output = tmp_path / "output"
-        argv = arguments(calibrated, target, output, *options, saved=saved)
-        if text is not None:
-            place = argv.index("--text") + 1
-            argv = [*argv[:place], *map(str, text), *argv[argv.index("--output") :]]
-        assert main(argv) == 0
-        printed = " ".join(capsys.readouterr().out.split())
-        return printed, json.loads((output / "evaluation.json").read_text())
+    def run(*options: object, saved: Path | None = None, **of: Any) -> tuple[str, dict[str, Any]]:
+        content = desk.evaluate(saved or desk.calibrated.saved, *options, **of)
+        return desk.printed(), content
 
     return run
 
@@ -197,24 +182,22 @@ def copy_of(target: Path, copy: Path, change: Callable[[torch.Tensor], torch.Ten
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_copy_in_another_dtype_is_the_target_calibrated_for(
-    evaluated: Evaluated, directories: Pair, tmp_path: Path, dtype: torch.dtype
+    desk: Desk, evaluated: Evaluated, dtype: torch.dtype
 ) -> None:
-    copy = copy_of(directories[0], tmp_path / "copy", lambda weight: weight.to(dtype))
+    copy = copy_of(desk.pair[0], desk.folder / "copy", lambda weight: weight.to(dtype))
     printed, content = evaluated(target=copy)
     assert "target that this was calibrated for" not in printed
     assert content["calibrated_target"] is True
 
 
-def test_a_target_that_was_trained_on_is_noticed(
-    evaluated: Evaluated, directories: Pair, tmp_path: Path
-) -> None:
+def test_a_target_that_was_trained_on_is_noticed(desk: Desk, evaluated: Evaluated) -> None:
     """A change of a hundredth of the weights' size."""
 
     def trained(weight: torch.Tensor) -> torch.Tensor:
         noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
         return weight + 0.01 * float(weight.float().std() if weight.dim() > 1 else 0) * noise
 
-    copy = copy_of(directories[0], tmp_path / "copy", trained)
+    copy = copy_of(desk.pair[0], desk.folder / "copy", trained)
     printed, content = evaluated(target=copy)
     assert f"Not the target that this was calibrated for: the weights in {copy}" in printed
     assert content["calibrated_target"] is False
@@ -230,14 +213,14 @@ def test_a_target_that_was_not_recorded_is_not_judged(
 
 
 def test_its_acceptance_is_that_of_the_loaded_drafter(
-    evaluated: Evaluated, calibrated: Calibrated, tmp_path: Path, tiny: ModelPair
+    desk: Desk, evaluated: Evaluated, tiny: ModelPair
 ) -> None:
     """Read position by position, without any cache or window but the text itself."""
-    file = tmp_path / "short.txt"
+    file = desk.folder / "short.txt"
     file.write_text("def value in range import self\nclass return")
     row = evaluated("--temperature", 0.7, text=[file])[1]["rows"][2]
 
-    model, drafter, _ = load_drafter(calibrated.saved)
+    model, drafter, _ = load_drafter(desk.calibrated.saved)
     ids = tiny.tokenizer(file.read_text())["input_ids"]
     window, rates = Window(0, ids), []
     with torch.no_grad():
@@ -252,9 +235,7 @@ def test_its_acceptance_is_that_of_the_loaded_drafter(
 
 
 @pytest.mark.ci
-def test_ctrl_c_is_one_line_and_leaves_no_files(
-    calibrated: Calibrated, directories: Pair, tmp_path: Path
-) -> None:
+def test_ctrl_c_is_one_line_and_leaves_no_files(desk: Desk) -> None:
     slow = (
         "import sys, time\n"
         "from rdk_cuda.recipes.inputs import pairs\n"
@@ -264,14 +245,14 @@ def test_ctrl_c_is_one_line_and_leaves_no_files(
         "pairs.measure_model_times = lambda *given, **options: print('Now', file=sys.stderr)\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    argv = arguments(calibrated, directories[0], tmp_path / "output")
+    argv = arguments(desk.calibrated, desk.pair[0], desk.folder / "output")
     process = interruptible.start([sys.executable, "-c", slow, *argv])
     assert process.stderr is not None
     assert process.stderr.readline() == "Now\n"
     os.kill(process.pid, signal.SIGINT)
     out, errors = process.communicate(timeout=120)
     assert (process.returncode, out, errors) == (130, "", "Interrupted.\n")
-    assert list((tmp_path / "output").iterdir()) == []
+    assert list((desk.folder / "output").iterdir()) == []
 
 
 # Bad input.
@@ -347,22 +328,14 @@ BAD: list[tuple[Callable[[Path], object], str, str]] = [
 
 @pytest.mark.parametrize(("change", "options", "message"), BAD)
 def test_bad_input_is_refused_in_one_line_that_names_it(
-    change: Callable[[Path], object],
-    options: str,
-    message: str,
-    calibrated: Calibrated,
-    spoiled: Path,
-    directories: Pair,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    desk: Desk, change: Callable[[Path], object], options: str, message: str, spoiled: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    desk.patch.chdir(desk.folder)
     change(spoiled)
-    before = digests(tmp_path)
-    argv = arguments(calibrated, directories[0], Path("output"), *options.split(), saved=spoiled)
+    before = digests(desk.folder)
+    argv = arguments(desk.calibrated, desk.pair[0], Path("output"), *options.split(), saved=spoiled)
     asked = [argv, ["inspect", str(spoiled)]] if change in BROKEN else [argv]
-    for answer in (refusal(capsys, argv) for argv in asked):
+    for answer in (desk.refused(argv) for argv in asked):
         assert message in answer
         assert not re.search("load_drafter|save_drafter", answer)  # words of the command line
-    assert digests(tmp_path) == before
+    assert digests(desk.folder) == before

@@ -13,6 +13,7 @@ from rdk_cuda.__main__ import main
 from rdk_cuda.drafter import PrunedDrafter
 
 from .calibrating import refusal
+from .conftest import Desk
 
 # Eight target tokens; 5 and 1 are kept; 2 and 6 belong to a virtual token, 0 to another that is
 # off; a third one drafts 3, 4 and 6 by a prior; nothing drafts 7.
@@ -67,30 +68,30 @@ def test_the_summary_counts_everything(capsys: pytest.CaptureFixture[str], file:
     assert "those with one entry are taken for them" in answer
 
 
-def test_a_calibrated_drafter_knows_its_kept_tokens(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    file = tmp_path / "pruned_drafter.safetensors"
+def test_a_calibrated_drafter_knows_its_kept_tokens(desk: Desk) -> None:
+    file = desk.folder / "pruned_drafter.safetensors"
     PrunedDrafter(VOCABULARY, small(), torch.ones(5, 4)).save(file)
-    (tmp_path / "calibration.json").write_text(
+    (desk.folder / "calibration.json").write_text(
         '{"format": "rdk_cuda.drafter", "format_version": "1", "settings": {}}'
     )
     pytest.importorskip("transformers")
-    (tmp_path / "drafter").mkdir()
-    answer = told(capsys, tmp_path)
+    (desk.folder / "drafter").mkdir()
+    answer = told(desk.capsys, desk.folder)
     assert "with a target token of their own 2" in answer
     assert "virtual, without one 2" in answer
     assert "taken for them" not in answer
     file.unlink()
-    assert f"{tmp_path} has no {file.name}" in refused(capsys, tmp_path)
+    assert f"{desk.folder} has no {file.name}" in refused(desk.capsys, desk.folder)
 
 
-def test_bad_files_are_refused_in_one_line(
-    capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path
-) -> None:
-    assert "missing: no such file; needs an affinity file" in refused(capsys, tmp_path / "missing")
-    assert f"{tmp_path} has no drafter; needs the whole directory" in refused(capsys, tmp_path)
+def test_bad_files_are_refused_in_one_line(desk: Desk, file: Path) -> None:
+    assert "missing: no such file; needs an affinity file" in refused(
+        desk.capsys, desk.folder / "missing"
+    )
+    assert f"{desk.folder} has no drafter; needs the whole directory" in refused(
+        desk.capsys, desk.folder
+    )
     file.write_bytes(file.read_bytes()[:-8])
-    assert f"{file} is not a complete safetensors file" in refused(capsys, file)
+    assert f"{file} is not a complete safetensors file" in refused(desk.capsys, file)
     file.write_text("")
-    assert f"{file} is not a complete safetensors file" in refused(capsys, file)
+    assert f"{file} is not a complete safetensors file" in refused(desk.capsys, file)

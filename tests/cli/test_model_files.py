@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,8 @@ from rdk_cuda.recipes.inputs.documents import calibration_and_held_out
 from rdk_cuda.recipes.inputs.loading import load_model, load_tokenizer
 from tests.gguf_files import WINDOW, gemma, save_gguf
 
-from .calibrating import command, refusal, write_texts
+from .calibrating import command, write_texts
+from .conftest import Desk
 
 
 @pytest.fixture(scope="module")
@@ -48,24 +48,20 @@ def test_a_gguf_file_has_the_model_and_its_tokenizer(file: Path) -> None:
 
 @pytest.mark.night
 @pytest.mark.parametrize("dtype", ["gguf", "bfloat16"])
-def test_commands_take_it_and_its_drafter_decodes(
-    file: Path, tmp_path: Path, dtype: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_take_it_and_its_drafter_decodes(desk: Desk, file: Path, dtype: str) -> None:
     """Texts of many windows; greedy output beyond two of them is the target's own."""
     drafter = file
     if dtype == "bfloat16":
-        drafter = tmp_path / "drafter"
+        drafter = desk.folder / "drafter"
         gemma(hidden=8, seed=2).to(torch.bfloat16).save_pretrained(drafter)
-    files = write_texts(tmp_path / "text")
-    assert main(command((file, drafter), files, tmp_path / "out")) == 0
-    saved, pruned, settings = load_drafter(tmp_path / "out")
+    files = write_texts(desk.folder / "text")
+    assert main(command((file, drafter), files, desk.out)) == 0
+    saved, pruned, settings = load_drafter(desk.out)
     assert saved.dtype == (torch.float32 if dtype == "gguf" else torch.bfloat16)
     assert saved.config.sliding_window == WINDOW
-    argv = ("--target", file, "--text", files[4], "--output", tmp_path, "--temperature", "1")
-    assert main(["evaluate", str(tmp_path / "out"), *map(str, argv)]) == 0
-    rows = json.loads((tmp_path / "evaluation.json").read_text())["rows"]
+    rows = desk.evaluate(desk.out, "--temperature", "1", target=file, text=files[4:5])["rows"]
     assert [row["acceptance"] for row in rows] == [row["acceptance"] for row in settings["figures"]]
-    assert "de-quantizing" not in capsys.readouterr().err
+    assert "de-quantizing" not in desk.capsys.readouterr().err
 
     target = load_model("--target", file)
     decoder = SpeculativeDecoder(
@@ -83,21 +79,20 @@ def test_commands_take_it_and_its_drafter_decodes(
         assert ours == theirs[0, len(prompt) :].tolist()
 
 
-def test_windows_and_prompts_begin_as_the_tokenizer_begins_texts(
-    directories: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_windows_and_prompts_begin_as_the_tokenizer_begins_texts(desk: Desk) -> None:
     from tokenizers.processors import TemplateProcessing
 
-    files = write_texts(tmp_path)
+    files = write_texts(desk.folder)
     for begins in (False, True):
-        tokenizer = load_tokenizer("--t", directories[0])
+        tokenizer = load_tokenizer("--t", desk.pair[0])
         if begins:
             tokenizer.bos_token = "<|endoftext|>"
             tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
                 single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
             )
         text, held_out = calibration_and_held_out(tokenizer, files, (), 512, 4)
-        windows = [*replace(text, length=40).windows(10_000), *held_out.held_out_windows(100)]
+        windows = replace(text, length=40).windows(10_000)
+        windows += replace(held_out, measured=100).held_out_windows()
         prompts = held_out_prompts(tokenizer, length=30)
         stretches = [window.ids for window in windows] + [prompt.ids for prompt in prompts]
         assert {len(prompt.ids) for prompt in prompts} == {30}
@@ -105,22 +100,20 @@ def test_windows_and_prompts_begin_as_the_tokenizer_begins_texts(
         assert not any(0 in ids[1:] for ids in stretches)
 
 
-def test_files_that_cannot_be_read_are_refused_in_one_line(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts, broken = write_texts(tmp_path / "text"), tmp_path / "broken.gguf"
+def test_files_that_cannot_be_read_are_refused_in_one_line(desk: Desk, file: Path) -> None:
+    texts, broken = write_texts(desk.folder / "text"), desk.folder / "broken.gguf"
     broken.write_bytes(file.read_bytes()[:5000])
-    answer = refusal(capsys, command((broken, broken), texts, tmp_path / "out"))
+    answer = desk.refused(command((broken, broken), texts, desk.out))
     assert f"--target {broken}: " in answer
     broken.write_bytes(b"PK\x03\x04" + file.read_bytes())
-    assert f"--target {broken}: " in refusal(capsys, command((broken, file), texts, tmp_path / "o"))
-    shutil.copy(file, tmp_path / "second.gguf")
-    answer = refusal(capsys, command((tmp_path, file), texts, tmp_path / "out"))
-    assert f"--target {tmp_path}: holds 2 GGUF files, as broken.gguf; name one of them" in answer
-    missing = tmp_path / "missing.gguf"
-    answer = refusal(capsys, command((missing, file), texts, tmp_path / "out"))
+    assert f"--target {broken}: " in desk.refused(command((broken, file), texts, desk.folder / "o"))
+    shutil.copy(file, desk.folder / "second.gguf")
+    answer = desk.refused(command((desk.folder, file), texts, desk.out))
+    assert f"--target {desk.folder}: holds 2 GGUF files, as broken.gguf; name one of them" in answer
+    missing = desk.folder / "missing.gguf"
+    answer = desk.refused(command((missing, file), texts, desk.out))
     assert f"--target {missing}: no such directory" in answer
-    monkeypatch.setattr(model_files, "find_spec", lambda name: None if name == "gguf" else name)
-    answer = refusal(capsys, command((file, file), texts, tmp_path / "out"))
+    desk.patch.setattr(model_files, "find_spec", lambda name: None if name == "gguf" else name)
+    answer = desk.refused(command((file, file), texts, desk.out))
     assert "a GGUF file needs gguf: in the source folder, pip install" in answer
     assert "'.[gguf]'" in answer

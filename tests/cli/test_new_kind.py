@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from rdk_cuda.recipes.inputs.pairs import Pair
 from rdk_cuda.recipes.stages.stage import Stage
 
 from .calibrating import command, settings_of
+from .conftest import Desk
 
 
 class EarlyExit(Pair):
@@ -37,20 +37,15 @@ class EarlyExit(Pair):
         return self.drafter.lm_head.weight.detach().float(), None
 
 
-def test_a_new_kind_of_drafter_is_one_class(
-    directories: tuple[Path, Path],
-    texts: list[Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_new_kind_of_drafter_is_one_class(desk: Desk) -> None:
     """Every stage works on it, and so do measuring and saving."""
 
     def load(*given: Any, **options: Any) -> Pair:
         return EarlyExit(**vars(load_pair(*given, **options)))
 
-    monkeypatch.setattr(saved, "load_pair", load)
-    out = tmp_path / "out"
-    assert main(command(directories, texts, out, "--draft-cost", 0.1)) == 0
+    desk.patch.setattr(saved, "load_pair", load)
+    out = desk.out
+    assert main(command(desk.pair, desk.texts, out, "--draft-cost", 0.1)) == 0
     settings = settings_of(out)
     full, pruned, chosen = settings["figures"]
     assert 0 < pruned["acceptance"] < full["acceptance"]

@@ -83,11 +83,16 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """Documents, how many tokens are read at once, and the token that begins every text."""
+    """Documents, how many tokens are read at once, and the token that begins every text.
+
+    Attributes:
+        measured: at how many positions, if it is held out. None: in every document, at least.
+    """
 
     documents: Sequence[Document]
     length: int
     first: int | None = None
+    measured: int | None = None
 
     @property
     def ids(self) -> list[list[int]]:
@@ -101,10 +106,10 @@ class Text:
     def sources(self) -> list[dict[str, str]]:
         return [document.source for document in self.documents]
 
-    def held_out_windows(self, positions: int | None = None) -> list[Window]:
+    def held_out_windows(self) -> list[Window]:
         long_enough = len(self.documents) - len(self.too_short)
         least = max(HELD_OUT_POSITIONS, self.length * long_enough)
-        return self.windows(positions or least)
+        return self.windows(self.measured or least)
 
     def windows(self, positions: int) -> list[Window]:
         return cut_windows(self.ids, positions, self.length, first=self.first)

@@ -6,10 +6,10 @@ one family share a colour and have different marks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
@@ -38,6 +38,7 @@ STYLES = {
 }
 OTHER = Style(VERMILLION, "v", ":")
 WHOLE = (names.FULL, names.LIFTED)
+ENDS = "acceptance_low", "acceptance_high"
 WITH_INTERVALS = (names.PRUNED, names.RECOMMENDED)
 
 
@@ -71,11 +72,10 @@ def draw_panel(axes: Axes, rows: Sequence[Row]) -> None:
         if row["method"] in WHOLE:
             axes.axhline(row["acceptance"], color=GREY, ls="--", lw=1.2, label=row["method"])
             if has_interval(row):
-                around = row["acceptance_low"], row["acceptance_high"]
-                axes.axhspan(*around, color=GREY, alpha=0.12, lw=0)
+                axes.axhspan(*numbers([row], *ENDS)[:, 0], color=GREY, alpha=0.12, lw=0)
     for method in dict.fromkeys([*STYLES, *(row["method"] for row in pruned)]):
         if points := [row for row in pruned if row["method"] == method]:
-            draw_method(axes, points, method)
+            draw_method(axes, sorted(points, key=lambda row: float(row["keep"])), method)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("vocabulary kept")
     axes.set_xscale("log")
@@ -85,24 +85,12 @@ def draw_panel(axes: Axes, rows: Sequence[Row]) -> None:
     axes.tick_params(axis="x", labelsize=8)
 
 
-def draw_method(axes: Axes, rows: list[Row], method: str) -> None:
+def draw_method(axes: Axes, rows: Sequence[Row], method: str) -> None:
     style, main = STYLES.get(method, OTHER), method in STYLES
-    rows = sorted(rows, key=lambda row: row["keep"])
-    keeps = [row["keep"] for row in rows]
-    values, lows, highs = (
-        [number(row[f"acceptance{end}"]) for row in rows] for end in ("", "_low", "_high")
-    )
-    axes.plot(
-        keeps,
-        values,
-        color=style.colour,
-        marker=style.marker,
-        ls=style.line,
-        lw=1.8 if main else 1.1,
-        ms=9 if style.marker == "*" else 5,
-        label=method,
-        zorder=3 if main else 2,
-    )
+    keeps, values, lows, highs = numbers(rows, "keep", "acceptance", *ENDS)
+    how: dict[str, Any] = {"color": style.colour, "marker": style.marker, "ls": style.line}
+    how |= {"label": method, "lw": 1.8 if main else 1.1, "ms": 9 if style.marker == "*" else 5}
+    axes.plot(keeps, values, **how, zorder=3 if main else 2)
     if method in WITH_INTERVALS:
         axes.vlines(keeps, lows, highs, color=style.colour, alpha=0.5)
 
@@ -112,19 +100,15 @@ def draw_legend(figure: Figure, panels: Sequence[Axes]) -> None:
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    figure.legend(
-        entries.values(),
-        entries.keys(),
-        loc="outside lower center",
-        ncols=min(len(entries), max(3, round(figure.get_figwidth() / 2.2))),
-        fontsize=8,
-        frameon=False,
-    )
+    columns = min(len(entries), max(3, round(figure.get_figwidth() / 2.2)))
+    where = {"loc": "outside lower center", "ncols": columns}
+    figure.legend(entries.values(), entries.keys(), **where, fontsize=8, frameon=False)
 
 
 def has_interval(row: Row) -> bool:
-    return not math.isnan(number(row["acceptance_low"]) + number(row["acceptance_high"]))
+    return bool(np.isfinite(numbers([row], *ENDS)).all())
 
 
-def number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+def numbers(rows: Sequence[Row], *names: str) -> Any:
+    """An array `[names, rows]`, NaN for None."""
+    return np.array([[row[name] for row in rows] for name in names], dtype=float)

@@ -39,7 +39,7 @@ from ...files import write_json
 from ...functional import overlap, redistribute
 from ..errors import InputError
 from ..inputs.documents import Window
-from ..recording import Each
+from ..recording import Each, silently
 from ..stages.pruning import FULL, PRUNED, Method
 from ..timing import HeadCost, Times, expected_accepted_length, predicted_speed_up
 from .written import write_csv
@@ -79,7 +79,7 @@ def evaluate(
     drafts_every: int = 1,
     times: Times | None = None,
     head_dtype: torch.dtype | None = None,
-    each: Each | None = None,
+    each: Each = silently,
     seed: int = 0,
 ) -> list[Row]:
     """A row for each method at each temperature (0 is greedy), all at the same positions.
@@ -93,7 +93,7 @@ def evaluate(
         head_dtype: of the heads when their bytes are counted; that of `full_head` if absent.
     """
     drafters = {at: [method.drafter for method in chosen] for at, chosen in methods.items()}
-    reading = windows if each is None else each(windows, "Measuring acceptance: held-out text")
+    reading = each(windows, "Measuring acceptance: held-out text")
     rates = measure_acceptance(read, full_head, drafters, reading)
     for temperature, measured_rates in rates.items():
         if not bool(measured_rates.isfinite().all()):
@@ -101,7 +101,6 @@ def evaluate(
                 f"acceptance at temperature {temperature:g} is NaN; needs models whose logits on "
                 "the held-out text are finite, also when divided by the temperature"
             )
-    head_dtype = full_head[0].dtype if head_dtype is None else head_dtype
     bootstrap = Bootstrap([window.document for window in windows], seed=seed)
     rows = []
     for temperature, chosen in methods.items():
@@ -112,7 +111,7 @@ def evaluate(
                 pruned = measured[PRUNED, method.keep]
                 recovered = recovered_share(bootstrap, rate, pruned, measured[FULL, 1.0])
             columns = method.drafter.mean_dynamic_columns(window.contexts for window in windows)
-            cost = head_cost(method, full_head, columns, head_dtype)
+            cost = head_cost(method, full_head, columns, head_dtype or full_head[0].dtype)
             affinity = method.drafter.affinity
             row = evaluation_row(
                 bootstrap.mean(rate),

@@ -16,7 +16,7 @@ from ...integrations.token_maps import TokenMapError, read_token_map
 from ...vocabulary import Vocabulary
 from ...vocabulary.indispensable import indispensable_tokens
 from ..errors import InputError
-from ..recording import SCORES, Each, Recording, kept_tokens, successor_counts
+from ..recording import SCORES, Each, Recording, kept_tokens, silently, successor_counts
 from ..request import Request, Setting
 from .lifted import BONUSES
 from .pruning import PRUNED, RECOMMENDED, Material, Method, Options, Pruning
@@ -50,7 +50,7 @@ def calibrate(
     kept: Vocabulary | None = None,
     options: Options | None = None,
     dtype: torch.dtype | None = None,
-    each: Each | None = None,
+    each: Each = silently,
 ) -> list[Calibrated]:
     """A calibrated drafter for each setting, from one recording of both models.
 
@@ -68,8 +68,7 @@ def calibrate(
         ValueError: a temperature that was not recorded, an unknown score, or a share that has no
             room for `always`.
     """
-    settings, each = list(settings), each or (lambda items, description: items)
-    drafters = []
+    settings, drafters = list(settings), []
     for temperature in dict.fromkeys(setting.temperature for setting in settings):
         alone = recording.at(temperature)
         counts = successor_counts(each(documents, "Calibrating: counting successors"), alone)
@@ -111,18 +110,15 @@ class Affinity(DrafterStage[Request]):
             state.request = replace(request, keep=(self.kept.draft_size / size,))
 
     def run(self, state: State[Request]) -> list[Calibrated]:
-        request, models, options = state.request, state.models, options_of(state)
+        request, models = state.request, state.models
         return calibrate(
-            state.recording,
-            models.drafter_head,
-            state.text.ids,
-            request.settings,
+            *(state.recording, models.drafter_head, state.text.ids, request.settings),
             keep_by=request.keep_by,
             always=self.always,
             kept=self.kept,
-            options=options,
+            options=options_of(state),
             dtype=models.drafter_dtype,
-            each=state.each,
+            each=state.progress.each,
         )
 
     def found(self, state: State[Request]) -> list[Found]:
@@ -142,27 +138,21 @@ class Affinity(DrafterStage[Request]):
         return {"tuned": state.made[self.name][place].method.tuned}
 
     def save(self, state: State[Request], place: int, path: Path, settings: dict[str, Any]) -> None:
-        models, one = state.models, state.made[self.name][place]
-        drafter = one.method.drafter.in_dtype(models.drafter_dtype)
-        drafter = replace(drafter, lifted=models.lifted)
-        save_drafter(
-            *(path, models.saved_drafter, models.tokenizer, drafter, settings),
-            overwrite=state.request.overwrite,
-        )
+        models, overwrite = state.models, state.request.overwrite
+        drafter = state.made[self.name][place].method.drafter.in_dtype(models.drafter_dtype)
+        made = models.saved_drafter, models.tokenizer, replace(drafter, lifted=models.lifted)
+        save_drafter(path, *made, settings, overwrite=overwrite)
 
 
 def options_of(state: State[Request]) -> Options:
     request = state.request
     dynamic = min(request.dynamic, state.models.vocabulary_size)
     return Options(
-        virtual=request.virtual,
         dynamic=dynamic,
         recent=max(1, min(Options.recent, dynamic)),
-        window=request.window,
         bonuses=() if state.models.lifted is None else BONUSES,
         screen=request.screen_bytes,
-        batch=request.batch,
-        seed=request.seed,
+        **{name: getattr(request, name) for name in ("virtual", "window", "batch", "seed")},
     )
 
 

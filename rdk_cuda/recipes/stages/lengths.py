@@ -172,15 +172,13 @@ class Drafts(Stage[Request]):
                 f"end; needs {LEAST_SAMPLES}: give more text, or more --positions"
             )
 
-    def run(self, state: State[Request]) -> list[CalibratedLength] | None:
-        cost, cases = state.request.draft_cost, compared(state)
-        if cost is None:
-            return None
-        return [calibrate_length(*given, draft_cost=cost) for given in cases]
+    def run(self, state: State[Request]) -> list[CalibratedLength]:
+        cost = state.request.draft_cost
+        return [calibrate_length(*given, draft_cost=cost) for given in compared(state) if cost]
 
     def settings(self, state: State[Request], place: int) -> dict[str, Any]:
-        made, found = state.made[self.name], None
-        if made is not None:
+        found = None
+        if made := state.made[self.name]:
             one: CalibratedLength = made[place]
             rule = None if one.length is None else described(one.length)
             found = {"length": rule, "draft_length": one.draft_length, "gain": one.gain}
@@ -189,6 +187,6 @@ class Drafts(Stage[Request]):
 
 def compared(state: State[Request]) -> Iterator[tuple[Samples, PrunedDrafter, FullHead, float]]:
     head = state.models.drafter_head
-    for one in state.made["affinity"]:
+    for one in state.made["affinity"] if state.request.draft_cost else ():
         at = one.setting.temperature
         yield state.recording.at(at).samples.spaced(Options.samples), one.method.drafter, head, at

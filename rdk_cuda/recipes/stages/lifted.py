@@ -15,7 +15,7 @@ from ...drafter import LiftedRows
 from ...drafter.lifted import features_of, log_prior_of
 from ...vocabulary import Vocabulary
 from ..inputs.pairs import Pair, StatePair
-from ..recording import Each, Recording, Samples, at_most, held_out_rows
+from ..recording import Each, Recording, Samples, at_most, held_out_rows, silently
 from ..request import Request
 from .stage import Stage, State
 
@@ -190,7 +190,7 @@ def refitted_rows(
     own: Tensor,
     vocabulary: Vocabulary,
     samples: Samples,
-    each: Each | None = None,
+    each: Each = silently,
 ) -> LiftedRows:
     """Lifted rows with the map and the shift that the target accepts most on a recording.
 
@@ -207,7 +207,6 @@ def refitted_rows(
     fitted = at_most(samples.select(~held), max(1, int(_WORK / products)))
     judging = at_most(samples.select(held), max(1, len(fitted) // 4))
     batches = _batches(len(fitted))
-    shown = batches if each is None else each(batches, "Calibrating: fitting lifted rows")
     map_ = lifted.map.to(fit.device, copy=True).requires_grad_()
     shift = lifted.shift.to(fit.device, copy=True).requires_grad_()
     typical = target_head[vocabulary.pruned[:4096].to(target_head.device)].float().norm(dim=1)
@@ -215,7 +214,7 @@ def refitted_rows(
     groups = [{"params": [map_], "lr": step}, {"params": [shift], "lr": _SHIFT_STEP}]
     adam = torch.optim.Adam(groups)
     decay = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.02, total_iters=len(batches))
-    for batch in shown:
+    for batch in each(batches, "Calibrating: fitting lifted rows"):
         with torch.enable_grad():
             loss = -fit.objective(fitted.select(batch), map_, shift, _LIKELIHOOD)
         adam.zero_grad()
@@ -283,15 +282,15 @@ class Lifted(Stage[Request]):
 
     def run(self, state: State[Request]) -> LiftedRows | None:
         if state.models.kept is not None:
-            for recording in state.each([state.recording], "Calibrating: lifting rows"):
-                state.models = with_lifted_rows(state.models, recording, state.each)
+            for recording in state.progress.each([state.recording], "Calibrating: lifting rows"):
+                state.models = with_lifted_rows(state.models, recording, state.progress.each)
         return state.models.lifted
 
     def summary(self, state: State[Request]) -> str:
         return described_rows(state.models)
 
 
-def with_lifted_rows(models: Pair, recording: Recording, each: Each | None = None) -> Pair:
+def with_lifted_rows(models: Pair, recording: Recording, each: Each = silently) -> Pair:
     if models.kept is None or not isinstance(models, StatePair):
         return models
     known = models.target_head, models.own_rows, models.kept

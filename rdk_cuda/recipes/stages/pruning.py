@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -67,11 +67,9 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("virtual", "recent", "window", "samples", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Options: {name} is {getattr(self, name)}; needs at least 1")
-        if self.dynamic < 0:
-            raise ValueError(f"Options: dynamic is {self.dynamic}; needs at least 0")
+        for name in ("virtual", "recent", "window", "samples", "batch", "dynamic"):
+            if (value := getattr(self, name)) < (least := int(name != "dynamic")):
+                raise ValueError(f"Options: {name} is {value}; needs at least {least}")
         if not 0 <= self.screen <= 1:
             raise ValueError(f"Options: screen is {self.screen}; needs a share from 0 to 1")
         if self.screen and not self.dynamic:
@@ -157,13 +155,10 @@ class Pruning:
         """
         if name not in BUILDERS:
             raise ValueError(f"Pruning.method: got {name!r}; needs one of {', '.join(BUILDERS)}")
-        if temperature != 0:
-            self.mean_probs(temperature)  # refuses one that was not recorded
         if temperature == 0:
-            drafter, tuned = self._greedy(name)
-        else:
-            drafter, tuned = self._build(name, temperature)
-        return Method(name, self.keep, drafter, tuned)
+            return Method(name, self.keep, *self._greedy(name))
+        self.mean_probs(temperature)  # refuses one that was not recorded
+        return Method(name, self.keep, *self._build(name, temperature))
 
     def _build(self, name: str, temperature: float) -> Built:
         if (name, temperature) not in self._built:
@@ -204,17 +199,12 @@ class Pruning:
 
     @cached_property
     def dynamic_tokens(self) -> CombinedTokens:
-        successors, options = None, self.options
+        given, vocabulary, successors = self.options, self.vocabulary, None
         if self.material.counts is not None:
-            width = min(options.dynamic, self.vocabulary.target_size)
-            successors = SuccessorTable.from_counts(self.material.counts, self.vocabulary, width)
-        return recent_and_successors(
-            self.vocabulary,
-            successors,
-            width=options.dynamic,
-            recent=options.recent,
-            window=options.window,
-        )
+            width = min(given.dynamic, vocabulary.target_size)
+            successors = SuccessorTable.from_counts(self.material.counts, vocabulary, width)
+        sizes = {"width": given.dynamic, "recent": given.recent, "window": given.window}
+        return recent_and_successors(vocabulary, successors, **sizes)
 
     def source(self, temperature: float) -> DynamicTokens:
         """`dynamic_tokens`, and of the screens within `Options.screen` the best, if one helps.
@@ -224,12 +214,9 @@ class Pruning:
         if temperature not in self._sources:
             source = self._best_source(temperature)
             raised = [with_recent_bonus(source, bonus) for bonus in self.options.bonuses]
-            if raised:
-                drafters = (
-                    (one, replace(self.plain, dynamic_tokens=one)) for one in (source, *raised)
-                )
-                source = tune(drafters, self.samples, self.full_head, temperature).label
-            self._sources[temperature] = source
+            self._sources[temperature] = (
+                self._best([source, *raised], temperature) if raised else source
+            )
         return self._sources[temperature]
 
     def _best_source(self, temperature: float) -> DynamicTokens:
@@ -245,14 +232,17 @@ class Pruning:
             batch=self.options.batch,
         )
 
-        def candidates() -> Iterator[tuple[DynamicTokens, PrunedDrafter]]:
-            yield named, replace(self.plain, dynamic_tokens=named)
+        def candidates() -> Iterator[DynamicTokens]:
+            yield named
             for screen in screens:
                 width = min(named.width + screen.width, self.vocabulary.target_size)
-                both = CombinedTokens([named, screen], self.vocabulary, width)
-                yield both, replace(self.plain, dynamic_tokens=both)
+                yield CombinedTokens([named, screen], self.vocabulary, width)
 
-        return tune(candidates(), self.samples, self.full_head, temperature).label
+        return self._best(candidates(), temperature)
+
+    def _best(self, sources: Iterable[DynamicTokens], temperature: float) -> DynamicTokens:
+        drafters = ((one, replace(self.plain, dynamic_tokens=one)) for one in sources)
+        return tune(drafters, self.samples, self.full_head, temperature).label
 
     def mean_probs(self, temperature: float) -> Tensor:
         """`[V_t]`, the target's mean probabilities."""
@@ -282,10 +272,6 @@ class Pruning:
 
 Built = tuple[PrunedDrafter, str]
 Build = Callable[[Pruning, float], Built]
-
-
-def _pruned(pruning: Pruning, temperature: float) -> Built:
-    return pruning.plain, ""
 
 
 def _dynamic(pruning: Pruning, temperature: float) -> Built:
@@ -353,7 +339,7 @@ def screened(source: object) -> str:
 
 
 BUILDERS: dict[str, Build] = {
-    PRUNED: _pruned,
+    PRUNED: lambda pruning, temperature: (pruning.plain, ""),
     DYNAMIC: _dynamic,
     VIRTUAL: _virtual,
     RECOMMENDED: _recommended,

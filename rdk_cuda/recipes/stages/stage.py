@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
 
-from ..inputs.documents import Text, Window
+from ..inputs.documents import Text
 from ..inputs.pairs import Pair
-from ..recording import Each, Recording
+from ..recording import Recording
 from ..request import Asked, Setting
 from .pruning import Method
 
@@ -31,22 +31,6 @@ class State(Generic[Asked]):
     progress: Any
     recording: Recording = field(init=False)
     made: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def each(self) -> Each:
-        each: Each = self.progress.each
-        return each
-
-    @property
-    def say(self) -> Callable[[str], None]:
-        """On the way, beside the progress."""
-        say: Callable[[str], None] = self.progress.say
-        return say
-
-    @property
-    def windows(self) -> list[Window]:
-        """Of the held-out text, what is measured on."""
-        return self.held_out.held_out_windows(self.request.measured)
 
 
 class Stage(ABC, Generic[Asked]):
@@ -89,14 +73,6 @@ class DrafterStage(Stage[Asked]):
 
     def save(self, state: State[Asked], place: int, path: Path, settings: dict[str, Any]) -> None:
         """Write a directory, from which `saved.load_saved` reads the drafter."""
-
-    def calibrated_for(self, state: State[Asked]) -> float | None:
-        """A temperature that is not named where it is the one of a table."""
-        return None
-
-    def about_text(self, state: State[Asked]) -> str:
-        """Say how much of the text was measured on."""
-        return ""
 
 
 @dataclass(frozen=True, eq=False)

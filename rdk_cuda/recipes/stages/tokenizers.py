@@ -126,25 +126,20 @@ class Tokenizers(DrafterStage[Request]):
     def run(self, state: State[Request]) -> list[Chosen]:
         """Count where the tokenizers meet in the text; then choose on samples."""
         models = _text_pair(state)
-        for documents in state.each([state.text.ids], "Calibrating: counting tokens"):
+        for documents in state.progress.each([state.text.ids], "Calibrating: counting tokens"):
             shared = shared_text(documents, models.text.tokens, models.text.target_tokens)
         methods = token_level_methods(models, counted_affinity(models.by_prefix, shared.counts))
         samples, head, vocabulary = state.recording.samples, models.drafter_head, models.vocabulary
-        drafter_tokens, target_tokens = (
-            sum(each is not None for each in tokens.spellings)
+        of_drafter, of_target = (
+            vocabulary.kept.numel() / sum(each is not None for each in tokens.spellings)
             for tokens in (models.text.tokens, models.text.target_tokens)
         )
-        found = []
+        of_text, found = shared.shared / max(shared.places, 1), []
         for temperature in dict.fromkeys(state.request.temperature):
             tried = ((one, one.drafter) for one in methods)
             best = tune(tried, samples, head, temperature).label
             mass = vocabulary.coverage(state.recording.mean_probs_at(temperature))
-            kept = vocabulary.kept.numel()
-            shares = (
-                *(kept / drafter_tokens, kept / target_tokens, mass),
-                shared.shared / max(shared.places, 1),
-            )
-            common = dict(zip(COMMON, shares, strict=True))
+            common = dict(zip(COMMON, (of_drafter, of_target, mass, of_text), strict=True))
             found.append(Chosen(Setting(1.0, temperature), best, methods, common))
         return found
 

@@ -112,11 +112,9 @@ class Tree(Stage[Request]):
     name = "tree"
     needs = ("affinity", "drafts")
 
-    def run(self, state: State[Request]) -> list[ExpectedTree | None] | None:
-        cost, cases = state.request.draft_cost, compared(state)
-        if cost is None:
-            return None
-        return [expected_tree(*given, draft_cost=cost) for given in cases]
+    def run(self, state: State[Request]) -> list[ExpectedTree | None]:
+        cost = state.request.draft_cost
+        return [expected_tree(*given, draft_cost=cost) for given in compared(state) if cost]
 
     def describe(self, state: State[Request], place: int) -> str:
         one = self._of(state, place)
@@ -134,5 +132,5 @@ class Tree(Stage[Request]):
         return {self.name: None if one is None else one._asdict()}
 
     def _of(self, state: State[Request], place: int) -> ExpectedTree | None:
-        made: list[ExpectedTree | None] | None = state.made[self.name]
-        return None if made is None else made[place]
+        made: list[ExpectedTree | None] = state.made[self.name]
+        return made[place] if made else None

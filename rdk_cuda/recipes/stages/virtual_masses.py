@@ -117,44 +117,27 @@ def virtual_masses(
     affinity = drafter.affinity
     widest = max(affinity.draft_size, samples.targets.shape[1])
     blocks = torch.split(torch.arange(len(samples), device="cpu"), max(1, _BLOCK_ENTRIES // widest))
-    parts = [_of_block(samples.select(rows), drafter, full_head, temperature) for rows in blocks]
-    firsts = torch.tensor([int(rows[0]) for rows in blocks], dtype=torch.int64, device="cpu")
-    lengths = torch.cat([part.lengths.flatten() for part in parts])
-    named = [vars(part.named).values() for part in parts]
-    samples_named, *others = (torch.cat(field) for field in zip(*named, strict=True))
-    samples_named += firsts.repeat_interleave(
-        torch.tensor(
-            [part.named.samples.numel() for part in parts], dtype=torch.int64, device="cpu"
-        )
+    parts = zip(
+        *(_of_block(samples.select(r), int(r[0]), drafter, full_head, temperature) for r in blocks),
+        strict=True,
     )
+    log_masses, lengths, probs, shares, unrecorded, covered, *named = map(torch.cat, parts)
     return VirtualMasses(
-        log_masses=torch.cat([part.log_masses for part in parts]),
+        log_masses=log_masses,
         bounds=torch.nn.functional.pad(lengths.cumsum(0), (1, 0)),
-        ratios=torch.cat([part.probs / part.shares for part in parts]),
-        prob_sums=_running(torch.cat([part.probs for part in parts])),
-        share_sums=_running(torch.cat([part.shares for part in parts])),
-        named=Named(samples_named, *others),
-        unrecorded=torch.cat([part.unrecorded for part in parts]),
-        covered=torch.cat([part.covered for part in parts]),
+        ratios=probs / shares,
+        prob_sums=_running(probs),
+        share_sums=_running(shares),
+        named=Named(*named),
+        unrecorded=unrecorded,
+        covered=covered,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """`VirtualMasses` of a few samples; `probs` and `shares` `[e]` by group, then by ratio."""
-
-    log_masses: Tensor
-    lengths: Tensor
-    probs: Tensor
-    shares: Tensor
-    named: Named
-    unrecorded: Tensor
-    covered: Tensor
 
 
 def _of_block(
-    samples: Samples, drafter: PrunedDrafter, full_head: FullHead, temperature: float
-) -> _Block:
+    samples: Samples, first: int, drafter: PrunedDrafter, full_head: FullHead, temperature: float
+) -> tuple[Tensor, ...]:
+    """Of samples from `first` on, in the order of `VirtualMasses`; p and a by group and ratio."""
     affinity, hot = drafter.affinity, drafter.vocabulary.draft_size
     columns = drafter.columns(full_head, samples.hidden, samples.contexts)
     logits = columns["draft_logits"].float() / temperature + affinity.bias
@@ -173,7 +156,7 @@ def _of_block(
     at = both.nonzero()[:, 0]
     # n min(p, a s) = min(n p, n a s), where one token stands for n.
     probs, fixed, weights = probs * times, fixed * times, weights * times
-    named = Named(at, drafts[both] - hot, probs[both], fixed[both], weights[both])
+    named = at + first, drafts[both] - hot, probs[both], fixed[both], weights[both]
 
     count = affinity.draft_size - hot
     shares = torch.where(member, weights, fixed)
@@ -189,15 +172,9 @@ def _of_block(
     lengths = torch.zeros(len(samples), count + 2, dtype=torch.int64, device="cpu")
     lengths.scatter_add_(1, group, torch.ones_like(group))
     grouped = group <= count
-    return _Block(
-        log_masses=logits[:, hot:] - rest,
-        lengths=lengths[:, : count + 1],
-        probs=probs.gather(1, order)[grouped],
-        shares=shares.gather(1, order)[grouped],
-        named=named,
-        unrecorded=unrecorded,
-        covered=covered,
-    )
+    groups = (each.gather(1, order)[grouped] for each in (probs, shares))
+    lengths = lengths[:, : count + 1].flatten()
+    return logits[:, hot:] - rest, lengths, *groups, unrecorded, covered, *named
 
 
 def _thinned(samples: Samples, temperature: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,7 +18,7 @@ from ....files import write_whole
 from ....functional import overlap
 from ...errors import InputError
 from ...inputs.documents import Window
-from ...recording import Each
+from ...recording import Each, silently
 from .losses import TV, OverlapLoss
 from .parts import Trained
 
@@ -115,14 +115,14 @@ class Distillation:
         self.best = self._copy()
         self.before = self.acceptance(measuring)
 
-    def run(self, each: Each | None = None, report: Report | None = None) -> PrunedDrafter:
+    def run(self, each: Each = silently, report: Report | None = None) -> PrunedDrafter:
         """Train, and return the drafter that was accepted most on the texts it is chosen by.
 
         The body, if it was trained, then has the weights that belong to it.
         """
-        steps: Any = range(self.step, self.recipe.steps)
         texts: Sequence[Window] = ()
-        for step in steps if each is None else each(steps, f"Training: {self.recipe.loss}"):
+        steps = range(self.step, self.recipe.steps)
+        for step in each(steps, f"Training: {self.recipe.loss}"):
             place = step % STEPS_A_ROUND
             if place == 0:
                 if self.stale >= self.recipe.patience:
