@@ -14,8 +14,8 @@ pytest.importorskip("transformers", minversion="5.24")
 
 from rdk_cuda.__main__ import main
 from rdk_cuda.drafter import SavedDrafterError
-from rdk_cuda.integrations.eagle3 import load_state_drafter
 from rdk_cuda.integrations.huggingface import Generate
+from rdk_cuda.integrations.mtp import load_state_drafter
 from rdk_cuda.recipes import distill
 from tests.integrations.mtp.heads import head_of, load, make, publish
 from tests.tiny_models import VOCABULARY, save_tokenizer

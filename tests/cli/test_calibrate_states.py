@@ -234,8 +234,7 @@ def test_the_decoder_and_generate_load_it_and_greedy_output_is_the_target_s(
     shared: Path, target: Any
 ) -> None:
     greedily_decoded(shared, target)
-    drafter, pruned, _ = load_state_drafter(shared, target)
-    generate = Generate(drafter, pruned.affinity, dynamic_tokens=pruned.dynamic_tokens)
+    generate = Generate.from_directory(shared, target=target)
     options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
     ids = torch.tensor([[5, 3, 9, 200]])
     drafted = target.generate(ids, custom_generate=generate, **options)

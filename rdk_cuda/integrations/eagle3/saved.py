@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ from .weights import CheckpointError
 
 
 def load_state_drafter(
-    directory: str | PathLike[str], target: Any
+    directory: str | PathLike[str],
+    target: Any,
+    read: Callable[[Path, Any], Eagle3Checkpoint] = read_checkpoint,
 ) -> tuple[Eagle3Drafter, PrunedDrafter, dict[str, Any]]:
-    """Read what `calibrate` wrote of a drafter on states, from local files alone; check all of it.
+    """Read what `calibrate` wrote of an EAGLE-3 drafter, from local files alone; check all of it.
 
     Args:
         directory: with the checkpoint, what it was pruned to, and the settings.
         target: the model that it drafts for, from `AutoModelForCausalLM`.
+        read: of the checkpoint.
 
     Returns:
         The drafter with its head of kept and virtual tokens, for `SpeculativeDecoder` and
@@ -34,11 +38,8 @@ def load_state_drafter(
     folder = Path(directory) / MODEL
     device = target.get_output_embeddings().weight.device
     pruned, settings = load_pruned(directory, device=device)
-    from ..mtp import is_mtp, read_mtp_checkpoint  # which imports this package
-
-    read = read_mtp_checkpoint if is_mtp(folder) else read_checkpoint
     try:
-        checkpoint: Eagle3Checkpoint = read(folder, target)
+        checkpoint = read(folder, target)
     except CheckpointError as error:
         raise SavedDrafterError(f"load_state_drafter: {error}") from error
     refuse_other_model(f"load_state_drafter: {folder}", checkpoint, pruned)

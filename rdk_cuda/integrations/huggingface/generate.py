@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from importlib import import_module
 from os import PathLike
 from typing import Any
 
@@ -159,9 +160,8 @@ class Generate:
             model, pruned, settings = load_drafter(directory, device=device)
             drafter = drafting_model(model, pruned)
         else:
-            from ..eagle3 import load_state_drafter  # which imports this package
-
-            drafter, pruned, settings = load_state_drafter(directory, target)
+            readers = import_module("rdk_cuda.integrations.mtp")  # which imports this package
+            drafter, pruned, settings = readers.load_state_drafter(directory, target)
         own = {"dynamic_tokens": pruned.dynamic_tokens, "vocabulary": pruned.vocabulary}
         own |= calibrated_drafts(settings)
         return cls(drafter, pruned.affinity, **{**own, **options})

@@ -233,7 +233,7 @@ def load_model(directory: Path) -> Any:
     reads_states = SavedDrafterError(
         f"load_drafter: {directory} has a drafter that reads its target's states; needs "
         "Generate.from_directory(..., target=), or "
-        "rdk_cuda.integrations.eagle3.load_state_drafter, and the target"
+        "rdk_cuda.integrations.mtp.load_state_drafter, and the target"
     )
     if not (directory / "config.json").is_file():
         raise SavedDrafterError(

@@ -5,7 +5,7 @@ from .deep import DeepMtpDrafter
 from .drafter import MtpDrafter
 from .families import FAMILIES, Family
 from .network import MtpNetwork
-from .saved import MtpCheckpoint, is_mtp, read_mtp_checkpoint
+from .saved import MtpCheckpoint, is_mtp, load_state_drafter, read_mtp_checkpoint
 
 __all__ = [
     "FAMILIES",
@@ -15,6 +15,7 @@ __all__ = [
     "MtpDrafter",
     "MtpNetwork",
     "is_mtp",
+    "load_state_drafter",
     "read_mtp",
     "read_mtp_checkpoint",
 ]

@@ -10,11 +10,14 @@ from typing import Any
 
 from torch import Tensor
 
+from ...drafter import PrunedDrafter
 from ...files import write_json, write_whole
 from ...vocabulary import Vocabulary
-from ..eagle3 import CheckpointError, Eagle3Checkpoint
+from ..eagle3 import CheckpointError, Eagle3Checkpoint, Eagle3Drafter, read_checkpoint
+from ..eagle3 import load_state_drafter as load_of
 from ..eagle3.config_json import read_fields
 from ..eagle3.weights import WEIGHTS
+from ..huggingface.saved_drafter import MODEL
 from .checkpoint import published, read_mtp
 from .network import MtpNetwork
 
@@ -65,3 +68,11 @@ def read_mtp_checkpoint(path: str | PathLike[str], target: Any) -> MtpCheckpoint
     shared = frozenset([] if network.own_head else ["lm_head.weight"])
     vocabulary = Vocabulary.identity(len(network.lm_head.weight))
     return MtpCheckpoint(network, vocabulary, network.stored, shared)
+
+
+def load_state_drafter(
+    directory: str | PathLike[str], target: Any
+) -> tuple[Eagle3Drafter, PrunedDrafter, dict[str, Any]]:
+    """As `rdk_cuda.integrations.eagle3.load_state_drafter`, also of a multi-token head."""
+    native = is_mtp(Path(directory) / MODEL)
+    return load_of(directory, target, read_mtp_checkpoint if native else read_checkpoint)
