@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -98,3 +99,23 @@ def test_an_unknown_instruction_set_is_refused_at_import() -> None:
 def test_without_the_variable_it_is_the_best_there_is(arithmetics: list[Arithmetic]) -> None:
     code = "import rdk_cuda; print(rdk_cuda.build_info()['cpu_capability'])"
     assert python(["-c", code], "").stdout.strip() == arithmetics[0].name
+
+
+@pytest.mark.night
+def test_aarch64_gives_the_same_bits_in_its_emulator(tmp_path: Path) -> None:
+    """Of redistribute, draft and verify, without torch; with Debian's cross-compiler and QEMU."""
+    cross, emulator = "aarch64-linux-gnu-", ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
+    if not (shutil.which(f"{cross}g++") and shutil.which(emulator[0])):
+        pytest.skip("g++-aarch64-linux-gnu or qemu-user is not installed")
+    sources = [Path(__file__).with_name("other_machine.cpp"), *(ROOT / "csrc/cpu").glob("*.cpp")]
+    headers = ["-I", ROOT / "csrc", "-I", Path(torch.__file__).parent / "include"]
+    flags = ["-std=c++17", "-O3", "-ffp-contract=off", "-Wl,--wrap=exp,--wrap=log", *headers]
+    hashes = []
+    for prefix, runs in (("", []), (cross, emulator)):
+        program = tmp_path / f"{prefix}operators"
+        subprocess.run([f"{prefix}g++", *flags, *sources, "-o", program], check=True)
+        done = subprocess.run([*runs, program], check=True, capture_output=True, text=True)
+        hashes.append(done.stdout.splitlines())
+    assert hashes[0] == hashes[1]
+    assert len(hashes[0]) == 3 * (3 + 2 * 3)
+    assert len(set(hashes[0])) >= 3 * (3 + 2 * 2)  # both methods may accept as many

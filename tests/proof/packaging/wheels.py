@@ -3,14 +3,15 @@
     python -m tests.proof.packaging.wheels DIR
 
 DIR/cpu, DIR/cu130 and so on get a wheel each, for every Python from 3.10 and torch from 2.11; that
-for CPUs, for every glibc from 2.28. Kernels for all six architectures take a quarter of an hour and
-more on two cores.
+for CPUs, for every glibc from 2.28. So does DIR/cpu-aarch64, for the CPUs of GH200 and the like, if
+Debian's g++-aarch64-linux-gnu is there. Kernels for all six architectures take a quarter of an hour
+and more on two cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import platform
 import re
 import shutil
 import subprocess
@@ -34,7 +35,10 @@ rows = torch.ops.rdk.redistribute(torch.randn(2, 3), torch.ones(2), *columns)
 assert torch.allclose(rows.sum(1), torch.ones(2)), rows
 print(rdk_cuda.build_info()["cuda_reason"])
 """
-OLDEST = "manylinux_2_28_x86_64"
+OLDEST = 28  # of glibc's versions 2.x
+CROSS = "aarch64-linux-gnu-"  # how names of a cross-compiler begin
+# What the operators ask of torch's libraries: the stable ABI, and functions of newer libstdc++.
+EXPORTED = ("aoti_torch_", "torch_", "_ZNSt", "_ZSt")
 
 
 def platform_tag(wheel: Path) -> str:
@@ -43,10 +47,24 @@ def platform_tag(wheel: Path) -> str:
     NVIDIA's static runtime takes symbols of the glibc that it is linked beside.
     """
     done = run(["-m", "auditwheel", "show", "--json", str(wheel)], ROOT)
-    if done.returncode != 0:
-        sys.exit(f"{wheel.name}: {done.stderr}")
-    needs = str(json.loads(done.stdout)["sym_tag"])
-    return max(OLDEST, needs, key=lambda tag: [*map(int, re.findall(r"\d+", tag))])
+    found = re.search(r'"sym_tag": "manylinux_2_(\d+)_(\w+)"', done.stdout)
+    if found is None:
+        sys.exit(f"{wheel.name}: {done.stderr or done.stdout}")
+    return f"manylinux_2_{max(OLDEST, int(found[1]))}_{found[2]}"
+
+
+def cross_environment(folder: Path) -> dict[str, str]:
+    """What compiles and links for aarch64: torch's libraries for it export what those here do."""
+    for name in ("libc10.so", "libtorch.so", "libtorch_cpu.so"):
+        library = Path(torch.__file__).parent / "lib" / name
+        nm = ["nm", "-D", "--defined-only", "--format=just-symbols", library]
+        listed = subprocess.run(nm, check=True, capture_output=True, text=True).stdout.split()
+        source = "".join(f".globl {n}\n{n}:\n" for n in listed if n.startswith(EXPORTED))
+        gcc = [f"{CROSS}gcc", "-shared", f"-Wl,-soname,{name}", "-o", folder / name]
+        subprocess.run([*gcc, "-x", "assembler", "-"], check=True, input=source, text=True)
+    compilers = {"CC": f"{CROSS}gcc", "CXX": f"{CROSS}g++"}
+    names = {"_PYTHON_HOST_PLATFORM": "linux-aarch64", "LDFLAGS": f"-L{folder}"}
+    return {"RDK_CUDA": "off", **compilers, **names}
 
 
 def build(name: str, folder: Path, **environment: str) -> tuple[Path, float]:
@@ -95,12 +113,16 @@ def main() -> None:
         name = "cu" + kernels.nvcc_version(nvcc).replace(".", "")
         toolkit = str(Path(kernels.toolkit_folders(nvcc)[0]).parents[2])
         kinds.setdefault(name, {"RDK_CUDA": "on", "CUDA_HOME": toolkit})
-    print(f"{'wheel':<8} {'MB':>6} {'minutes':>8}  tag; beside torch {torch.__version__}")
-    for name, environment in kinds.items():
-        wheel, seconds = build(name, folder, **environment)
-        megabytes = wheel.stat().st_size / 1e6
-        told = f"{wheel.stem.split('-')[-1]}; {tried(wheel)}"
-        print(f"{name:<8} {megabytes:>6.1f} {seconds / 60:>8.1f}  {told}", flush=True)
+    print(f"{'wheel':<12} {'MB':>6} {'minutes':>8}  tag; beside torch {torch.__version__}")
+    with tempfile.TemporaryDirectory() as libraries:
+        if shutil.which(f"{CROSS}g++") and platform.machine() != "aarch64":
+            kinds["cpu-aarch64"] = cross_environment(Path(libraries))
+        for name, environment in kinds.items():
+            wheel, seconds = build(name, folder, **environment)
+            megabytes = wheel.stat().st_size / 1e6
+            said = tried(wheel) if "CXX" not in environment else f"not run on {platform.machine()}"
+            told = f"{wheel.stem.split('-')[-1]}; {said}"
+            print(f"{name:<12} {megabytes:>6.1f} {seconds / 60:>8.1f}  {told}", flush=True)
 
 
 if __name__ == "__main__":
