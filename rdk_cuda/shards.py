@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, distributed
@@ -17,7 +17,7 @@ from torch import Tensor, distributed
 from . import _ops as operators
 from . import functional
 from ._ops.contract import OPERATORS
-from ._ops.inputs import Numbers, takes_arrays
+from ._ops.inputs import Integers, Numbers, takes_arrays
 from .affinity import Affinity
 from .functional.operators import step_arguments
 from .functional.step import Draft, Method, Verified
@@ -94,10 +94,14 @@ def verify(
     affinity: Affinity,
     temperature: Numbers = 1.0,
     *,
+    top_k: Integers | None = None,
+    top_p: Numbers | None = None,
+    min_p: Numbers | None = None,
+    allowed: Tensor | None = None,
+    logprobs: Literal["processed", "raw"] | None = None,
     method: Method = "token",
     draft_rows: Tensor | None = None,
     group: Any = None,
-    **options: Any,
 ) -> Verified:
     """Verify as `rdk_cuda.verify`, with logits that the ranks of a group have in shards.
 
@@ -120,8 +124,8 @@ def verify(
         draft, affinity, temperature, draft_rows: as in `rdk_cuda.verify`, whole on every rank; the
             draft with its `stats`.
         group: a `torch.distributed` process group; the default group if not given.
-        method, options: as in `rdk_cuda.verify`. If one is given, other than "token", the ranks
-            gather all logits first.
+        top_k, top_p, min_p, allowed, logprobs, method: as in `rdk_cuda.verify`. If one is given,
+            other than "token", the ranks gather all logits first.
 
     Returns:
         `Verified(tokens [B, K + 1], num_accepted [B], logprobs)`, equal on every rank.
@@ -147,6 +151,8 @@ def verify(
         raise ValueError(
             f"{_NAME}: torch.distributed has no process group; call init_process_group first"
         )
+    options: dict[str, Any] = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+    options |= {"allowed": allowed, "logprobs": logprobs}
     if method != "token" or any(option is not None for option in options.values()):
         options |= {"method": method, "draft_rows": draft_rows}
         whole = whole_rows(target_logits, affinity.target_size, group)

@@ -39,7 +39,6 @@ from rdk_cuda.cli.distill import add_distill
 from rdk_cuda.files import write_json
 from rdk_cuda.recipes.distill import begun, loaded
 from rdk_cuda.recipes.inputs.loading import quiet
-from rdk_cuda.recipes.progress import Stages
 from rdk_cuda.recipes.request import Training
 from rdk_cuda.recipes.timing import expected_accepted_length
 from rdk_cuda.training import LOSSES
@@ -83,8 +82,8 @@ def trained(options: argparse.Namespace, start: Path, data: str, folder: Path) -
     arguments = command.parse_args(list(map(str, given)))
     request = Training.of(arguments, arguments.out)
     models, stage = loaded(request)
-    with Stages() as progress:
-        state = begun(request, models, progress)
+    state = begun(request, models)
+    with state.progress:
         stage.check(state)
         found = stage.run(state)
     for outcome in found:

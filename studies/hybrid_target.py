@@ -1,11 +1,14 @@
 """A small hybrid target in Qwen3.5's layout, with a multi-token head of its own in its files.
 
     python -m studies.hybrid_target --out DIR
+    python -m studies.hybrid_target --model-type glm4_moe --block-steps 300 --out DIR
 
 The target is a `Qwen3_5ForCausalLM`: three recurrent layers, then one of full attention, twice. It
 is trained on the standard library's source, with the demo's tokenizer; then its head, which begins
 as its last attention layer, learns the target's distributions along drafts. DIR has both as Qwen
-publishes them: `mtp.*` beside `model.*`, in float16.
+publishes them: `mtp.*` beside `model.*`, in float16. With `--model-type glm4_moe` it has attention
+and experts alone, as Transformers' own drafting needs; with `--block-steps` a DFlash drafter is
+trained, too, in DIR/dflash.
 """
 
 from __future__ import annotations
@@ -14,14 +17,14 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, Qwen3Config
 
 from examples.demo.corpus import held_out_files, training_files
 from examples.demo.shipped import SHIPPED
@@ -35,34 +38,49 @@ from examples.demo.training import (
     obtain_tokenizer,
 )
 from profiling.commands import Parser, run_command
-from rdk_cuda.cli.arguments import natural, positive
+from rdk_cuda.cli.arguments import natural, natural_or_none, positive
+from rdk_cuda.integrations.block_drafters import BlockConfig, BlockNetwork
 from rdk_cuda.integrations.eagle3.unrolled import unrolled
-from rdk_cuda.integrations.mtp import FAMILIES, MtpNetwork
+from rdk_cuda.integrations.mtp import MtpNetwork
+from rdk_cuda.integrations.mtp.checkpoint import published
+from rdk_cuda.integrations.mtp.families import family_of
 from rdk_cuda.integrations.mtp.network import layer_config
 from rdk_cuda.recipes.errors import InputError
 from rdk_cuda.recipes.inputs.loading import quiet
 
 PATTERN = ["linear_attention"] * 3 + ["full_attention"]
 HEAD_BATCH, HEAD_TOKENS, DEPTHS = 8, 129, 3
+BLOCK, BLOCKS = 5, 8  # tokens of a pass of DFlash, and passes for each text of a batch
 
 
 def untrained(options: argparse.Namespace) -> Any:
     """The target of the recipe."""
     width = options.hidden
+    own = {
+        "qwen3_5_text": {
+            "layer_types": (PATTERN * options.layers)[: options.layers],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": width // 4,
+            "linear_value_head_dim": width // 4,
+        },
+        "glm4_moe": {
+            "first_k_dense_replace": options.layers - 1,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": width,
+        },
+    }
     config = AutoConfig.for_model(
-        "qwen3_5_text",
+        options.model_type,
+        **own[options.model_type],
         vocab_size=VOCABULARY_SIZE,
         hidden_size=width,
         intermediate_size=5 * width // 2,
         num_hidden_layers=options.layers,
-        layer_types=(PATTERN * options.layers)[: options.layers],
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=width // 4,
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        linear_key_head_dim=width // 4,
-        linear_value_head_dim=width // 4,
         max_position_embeddings=MAX_POSITIONS,
         tie_word_embeddings=True,
         pad_token_id=0,
@@ -85,45 +103,114 @@ class HybridRun(Run):
         self.use(model)
 
 
-def head_steps(target: Any, network: MtpNetwork, run: Run, steps: int) -> Iterator[float]:
-    """Train the head; yields each step's loss, the mean KL divergence in nats over depths."""
+def trained(
+    module: torch.nn.Module, run: Run, steps: int, loss_of: Callable[[Tensor], Tensor]
+) -> Iterator[float]:
+    """Train a drafter; yields each step's loss, of a batch of texts `[HEAD_BATCH, HEAD_TOKENS]`."""
     recipe = Recipe("head", 0, 0, 1, 1, steps, 2e-3, run.recipe.seed)
-    network.requires_grad_(True)
-    network.decoder.get_input_embeddings().requires_grad_(False)
-    optimizer = build_optimizer(network, recipe)  # type: ignore[arg-type]
+    optimizer = build_optimizer(module, recipe)  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(recipe.seed)
-    last, head = target.config.num_hidden_layers, network.lm_head.weight
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = (
             recipe.learning_rate * min((step + 1) / 20, 1 - step / steps)
         )
         starts = torch.randint(len(run.text) - HEAD_TOKENS, (HEAD_BATCH, 1), generator=generator)
-        ids = run.text[starts + torch.arange(HEAD_TOKENS)]
+        loss = loss_of(run.text[starts + torch.arange(HEAD_TOKENS)])
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        yield float(loss.detach())
+    module.requires_grad_(False)
+
+
+def divergence(hidden: Tensor, head: Tensor, logits: Tensor) -> Tensor:
+    """Of a drafter's distributions from the target's, in nats a position."""
+    log_q, log_p = (hidden @ head.T).log_softmax(-1), logits.log_softmax(-1)
+    whole = torch.nn.functional.kl_div(log_q, log_p, log_target=True, reduction="sum")
+    return whole / hidden[..., 0].numel()
+
+
+def head_steps(target: Any, network: MtpNetwork, run: Run, steps: int) -> Iterator[float]:
+    """Train the head; the loss is the mean over depths."""
+    network.requires_grad_(True)
+    network.decoder.get_input_embeddings().requires_grad_(False)
+    last, head = target.config.num_hidden_layers, network.lm_head.weight
+
+    def loss_of(ids: Tensor) -> Tensor:
         with torch.no_grad():
             said = target(ids, output_hidden_states=True, use_cache=False)
         losses = []
         for depth, hidden in enumerate(unrolled(network, ids, said.hidden_states[last], DEPTHS)):
             known = hidden.shape[1] - depth  # those behind have no token to be made of
-            log_q = (network.norm(hidden[:, :known]) @ head.T).log_softmax(-1)
-            log_p = said.logits[:, 1 + depth :].log_softmax(-1)
-            losses.append(
-                torch.nn.functional.kl_div(log_q, log_p, log_target=True, reduction="sum")
-            )
-            losses[-1] = losses[-1] / (HEAD_BATCH * known)
-        loss = torch.stack(losses).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        yield float(loss.detach())
-    network.requires_grad_(False)
+            normed = network.norm(hidden[:, :known])
+            losses.append(divergence(normed, head, said.logits[:, 1 + depth :]))
+        return torch.stack(losses).mean()
+
+    return trained(network, run, steps, loss_of)
+
+
+def new_block(target: Any) -> BlockNetwork:
+    """A DFlash drafter with random weights."""
+    text = target.config
+    sizes = ["vocab_size", "hidden_size", "intermediate_size", "num_attention_heads"]
+    sizes += ["num_key_value_heads", "head_dim", "max_position_embeddings"]
+    layer = Qwen3Config(**{name: getattr(text, name) for name in sizes}, num_hidden_layers=2)
+    depth, width, size = text.num_hidden_layers, text.hidden_size, text.vocab_size
+    states = (2, depth // 2 + 1, depth - 1)
+    network = BlockNetwork(BlockConfig(layer, states, width, BLOCK, 0, size))
+    head = target.lm_head.weight.detach()
+    network.embedding, network.head = target.get_input_embeddings(), head
+    return network
+
+
+def block_steps(target: Any, network: BlockNetwork, run: Run, steps: int) -> Iterator[float]:
+    """Train it on blocks that begin at random places of each text."""
+    network.requires_grad_(True)
+    network.embedding.requires_grad_(False)
+    count, block = HEAD_BATCH * BLOCKS, torch.arange(BLOCK)
+    rows, places = torch.arange(HEAD_BATCH).repeat_interleave(BLOCKS), torch.arange(HEAD_TOKENS)
+    generator = torch.Generator().manual_seed(run.recipe.seed)
+
+    def loss_of(ids: Tensor) -> Tensor:
+        with torch.no_grad():
+            said = target(ids, output_hidden_states=True, use_cache=False)
+        read = torch.cat([said.hidden_states[at] for at in network.config.state_layers], -1)
+        first = torch.randint(8, HEAD_TOKENS - BLOCK, (count, 1), generator=generator)
+        tokens = torch.full((count, BLOCK), network.config.mask)
+        tokens[:, :1] = ids[rows].gather(1, first)
+        hidden_from = torch.cat([places >= first, torch.zeros(count, BLOCK).bool()], 1)
+        mask = torch.zeros(count, 1, BLOCK, HEAD_TOKENS + BLOCK)
+        mask.masked_fill_(hidden_from[:, None, None], torch.finfo(mask.dtype).min)
+        positions = torch.cat([places.expand(count, -1), first + block], 1)
+        hidden = network(tokens, read[rows], positions, mask, DynamicCache())
+        return divergence(hidden, network.head, said.logits[rows[:, None], first + block[:-1]])
+
+    return trained(network, run, steps, loss_of)
+
+
+def write_block(network: BlockNetwork, folder: Path) -> None:
+    """As z-lab publishes DFlash, in float16."""
+    folder.mkdir()
+    config = network.config
+    fields = json.loads(config.layer.to_json_string()) | {"block_size": config.block}
+    ids = [at - 1 for at in config.state_layers]
+    fields["dflash_config"] = {"target_layer_ids": ids, "mask_token_id": config.mask}
+    (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n")
+    tensors = {
+        name: weight.half().contiguous()
+        for name, weight in network.state_dict().items()
+        if not name.startswith("embedding.")
+    }
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
 def new_head(target: Any) -> MtpNetwork:
     """A head whose layer is the target's last one with attention, and whose map adds its inputs."""
-    family, decoder = FAMILIES["Qwen3-Next"], target.get_decoder()
+    family, decoder = family_of(target.config.model_type), target.get_decoder()
+    assert family is not None
     layer = type(decoder)(layer_config(target, family))
-    kinds = target.config.layer_types
+    kinds = getattr(target.config, "layer_types", None) or ["full_attention"] * len(decoder.layers)
     last = max(at for at, kind in enumerate(kinds) if kind == "full_attention")
     layer.layers[0].load_state_dict(decoder.layers[last].state_dict())
     layer.norm.load_state_dict(decoder.norm.state_dict())
@@ -134,25 +221,21 @@ def new_head(target: Any) -> MtpNetwork:
 
 
 def write(target: Any, network: MtpNetwork, folder: Path) -> None:
-    """As Qwen publishes it, in float16."""
+    """As its family publishes it, in float16."""
     target.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(SHIPPED / "target" / name, folder / name)
     tensors = load_file(folder / "model.safetensors")
-    names = {
-        "embedding_norm": "pre_fc_norm_embedding",
-        "state_norm": "pre_fc_norm_hidden",
-        "fc": "fc",
-        "norm": "norm",
+    tensors |= {
+        name if name.startswith("mtp.") else f"model.{name}": weight
+        for name, weight in published(network).items()
     }
-    for own, name in names.items():
-        tensors[f"mtp.{name}.weight"] = network.get_submodule(own).weight
-    for name, weight in network.decoder.layers[0].state_dict().items():
-        tensors[f"mtp.layers.0.{name}"] = weight
     halves = {name: weight.detach().half().contiguous() for name, weight in tensors.items()}
     save_file(halves, folder / "model.safetensors", {"format": "pt"})
     path = folder / "config.json"
-    fields = json.loads(path.read_text()) | {"mtp_num_hidden_layers": 1, "dtype": "float16"}
+    fields = json.loads(path.read_text()) | {"dtype": "float16"}
+    if target.config.model_type == "qwen3_5_text":
+        fields["mtp_num_hidden_layers"] = 1
     path.write_text(json.dumps(fields, indent=2) + "\n")
 
 
@@ -169,12 +252,22 @@ def run(options: argparse.Namespace) -> None:
     training.train()
     target = training.model.eval()
     target.requires_grad_(False)
-    network, recent = new_head(target), 0.0
-    for step, loss in enumerate(head_steps(target, network, training, options.head_steps), 1):
-        recent = 0.95 * recent + 0.05 * loss if recent else loss
-        if step % 20 == 0 or step == options.head_steps:
-            print(f"head, step {step}: {recent:.3f} nats a token", flush=True)
+    network = new_head(target)
+    follow("head", head_steps(target, network, training, options.head_steps))
     write(target, network, options.out)
+    if options.block_steps:
+        block = new_block(target)
+        follow("block", block_steps(target, block, training, options.block_steps))
+        write_block(block, options.out / "dflash")
+
+
+def follow(name: str, losses: Iterator[float]) -> None:
+    """Train, and print the loss every few steps."""
+    recent = 0.0
+    for step, loss in enumerate(losses, 1):
+        recent = 0.95 * recent + 0.05 * loss if recent else loss
+        if step % 20 == 0:
+            print(f"{name}, step {step}: {recent:.3f} nats a token", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -184,6 +277,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes = {"hidden": 128, "layers": 8, "steps": 2000, "head-steps": 300, "seed": 1}
     for name, default in (*sizes.items(), ("threads", torch.get_num_threads())):
         add(f"--{name}", type=natural, default=default, metavar="N", help="(%(default)s)")
+    add("--model-type", choices=("qwen3_5_text", "glm4_moe"), default="qwen3_5_text")
+    add("--block-steps", type=natural_or_none, default=0, metavar="N", help="(no DFlash drafter)")
     add("--learning-rate", type=positive, default=2.5e-3, metavar="R", help="(%(default)s)")
     add("--out", type=Path, required=True, metavar="DIR")
     return run_command(command, run, arguments)

@@ -3,6 +3,11 @@
     python -m studies.hybrid_target --out DIR
     python -m studies.multi_token_heads --target DIR --output FILE
 
+With Transformers' own drafting with the same heads in the same run, where it takes the target:
+
+    python -m studies.hybrid_target --model-type glm4_moe --block-steps 300 --out DIR
+    python -m studies.multi_token_heads --target DIR --block-drafter DIR/dflash --output FILE
+
 The head is calibrated as it drafts, on the demo's text. Each prompt, of held-out code or prose, is
 continued with each head in turn: the target's own, trimmed to a share of its rows, and trimmed with
 virtual and dynamic tokens. A row:
@@ -14,7 +19,9 @@ virtual and dynamic tokens. A row:
     speed                tokens a second of this thread's own time, of the target's alone
 
 each with the ends of a 95 % interval, a bootstrap over documents. Greedy rows are drawn with the
-drafters that are calibrated at temperature 1.
+drafters that are calibrated at temperature 1. The library drafts with each layer of a head once,
+so it is to be compared with one draft a pass. A peer that refuses the target has one row, with its
+reason.
 
 `--simulate` has only the time of one draft with a large head, of random numbers in bfloat16: the
 whole head, against the rows that are kept with dynamic columns gathered from it. Rounds alternate.
@@ -26,7 +33,8 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +54,7 @@ from rdk_cuda.cli.arguments import natural, positive
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.files import write_json
+from rdk_cuda.integrations.block_drafters import BlockDrafter, BlockNetwork, read_block_drafter
 from rdk_cuda.integrations.eagle3 import read_drafts
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.mtp import MtpDrafter, MtpNetwork, read_mtp
@@ -53,10 +62,18 @@ from rdk_cuda.recipes.errors import InputError
 from rdk_cuda.recipes.inputs.documents import encode
 from rdk_cuda.recipes.inputs.loading import load_tokenizer, quiet
 from rdk_cuda.recipes.report.rows import Bootstrap
+from studies.transformers_peers import (
+    DFLASH,
+    MTP,
+    Measured,
+    generated,
+    library_block,
+    library_mtp,
+)
 
 K, TEMPERATURES, SHARES = 4, (1.0, 0.7, 0.0), (0.25, 0.0625, 0.01)
 WINDOW, PROMPT = 128, 96
-ALONE, FULL = "target alone", "full head"
+ALONE, FULL, ONE, BLOCK = "target alone", "full head", "full head, one draft", "DFlash, full head"
 
 Row = dict[str, Any]
 
@@ -69,13 +86,12 @@ class Head(NamedTuple):
     pruned: PrunedDrafter | None
 
 
-class Measured(NamedTuple):
-    """One continuation: accepted drafts, passes of the target, tokens, and seconds."""
+class Writer(NamedTuple):
+    """A row's name, and what continues a prompt at a temperature with a seed."""
 
-    accepted: int
-    passes: int
-    tokens: int
-    seconds: float
+    keep: float
+    how: str
+    write: Callable[[list[int], float, int], Measured]
 
 
 def heads_of(
@@ -88,7 +104,7 @@ def heads_of(
     temperatures = [t for t in TEMPERATURES if t > 0]
     recording = record(read_drafts(target, drafter, K), windows, temperatures=temperatures)
     settings = [Setting(keep, t) for t in temperatures for keep in options.keep]
-    found = {t: [Head(1.0, ALONE, None), Head(1.0, FULL, None)] for t in temperatures}
+    found = {t: [Head(1.0, how, None) for how in (ALONE, FULL, ONE)] for t in temperatures}
     whole = network.lm_head.weight, network.lm_head.bias
     for each in calibrate(recording, whole, documents, settings):
         keep, temperature = each.setting
@@ -104,7 +120,8 @@ def decoder_of(target: HuggingFaceModel, network: MtpNetwork, head: Head) -> Spe
     if head.how == ALONE:
         return SpeculativeDecoder(target, draft_length=0)
     if (pruned := head.pruned) is None:
-        return SpeculativeDecoder(target, MtpDrafter(network), draft_length=K)
+        drafts = 1 if head.how == ONE else K
+        return SpeculativeDecoder(target, MtpDrafter(network), draft_length=drafts)
     drafter = MtpDrafter(network, head=pruned.weight, head_bias=pruned.bias)
     own: dict[str, Any] = {"vocabulary": pruned.vocabulary, "dynamic_tokens": pruned.dynamic_tokens}
     return SpeculativeDecoder(target, drafter, pruned.affinity, draft_length=K, **own)
@@ -135,36 +152,75 @@ def continued(
     return Measured(sum(said.accepted), said.target_passes, said.tokens, seconds)
 
 
+def writer(keep: float, how: str, decoder: SpeculativeDecoder, tokens: int) -> Writer:
+    """Of a decoder."""
+    return Writer(keep, how, lambda prompt, t, seed: continued(decoder, prompt, t, seed, tokens))
+
+
+def peer(how: str, model: Any, tokens: int, **options: Any) -> Writer | Row:
+    """The library's `generate` with these options; a row with the reason if it refuses them."""
+
+    def write(prompt: list[int], temperature: float, seed: int) -> Measured:
+        given: dict[str, Any] = {"temperature": temperature, "seed": seed, "tokens": tokens}
+        return generated(model, prompt, **given, **options)[1]
+
+    try:
+        write([1, 2, 3], 0.0, 0)
+    except ValueError as error:
+        return {"how": how, "keep": 1.0, "refused": str(error)}
+    return Writer(1.0, how, write)
+
+
+def peers_of(
+    stack: ExitStack, model: Any, network: MtpNetwork, block: BlockNetwork | None, tokens: int
+) -> list[Writer | Row]:
+    """The library with the same heads, and ours with the block drafter."""
+    found = [peer(MTP, model, tokens, **stack.enter_context(library_mtp(model, network)))]
+    if block is None:
+        first = found[0]
+        reason = first["refused"] if isinstance(first, dict) else "needs --block-drafter DIR"
+        return [*found, {"how": DFLASH, "keep": 1.0, "refused": reason}]
+    drafter = BlockDrafter(block)
+    reads = HuggingFaceModel(model, state_layers=drafter.state_layers)
+    decoder = SpeculativeDecoder(reads, drafter, draft_length=drafter.places)
+    theirs = {"assistant_model": library_block(block), "speculation_type": "dflash"}
+    return [*found, writer(1.0, BLOCK, decoder, tokens), peer(DFLASH, model, tokens, **theirs)]
+
+
 def rows_of(
     target: HuggingFaceModel,
     network: MtpNetwork,
     heads: dict[float, list[Head]],
+    peers: Sequence[Writer | Row],
     tokenizer: Any,
     options: argparse.Namespace,
 ) -> Iterator[Row]:
-    """Of each text, temperature and head."""
+    """Of each text, temperature and head; then of peers that refuse the target."""
     for text in ("code", "prose"):
         prompts = prompts_of(tokenizer, text, options.prompts)
         bootstrap = Bootstrap([number for number, _ in prompts], seed=0)
         for temperature in TEMPERATURES:
-            own = heads[temperature or 1.0]
-            decoders = [decoder_of(target, network, head) for head in own]
-            found: list[list[Measured]] = [[] for _ in own]
+            writers = [
+                writer(head.keep, head.how, decoder_of(target, network, head), options.tokens)
+                for head in heads[temperature or 1.0]
+            ]
+            writers += [each for each in peers if isinstance(each, Writer)]
+            found: list[list[Measured]] = [[] for _ in writers]
             for seed, (_, prompt) in enumerate(prompts):
-                for measured, decoder in zip(found, decoders, strict=True):
-                    given = prompt, temperature, seed, options.tokens
-                    measured.append(continued(decoder, *given))
+                for measured, own in zip(found, writers, strict=True):
+                    measured.append(own.write(prompt, temperature, seed))
             alone, full = columns(found[0]), columns(found[1])
-            for head, measured in zip(own, found, strict=True):
+            for own, measured in zip(writers, found, strict=True):
                 each = columns(measured)
                 yield {
                     **{"text": text, "temperature": temperature},
-                    **{"keep": head.keep, "how": head.how, "prompts": len(prompts)},
+                    **{"keep": own.keep, "how": own.how, "prompts": len(prompts)},
                     "accepted": bootstrap.ratio(each["accepted"], each["passes"]),
                     "length": bootstrap.ratio(full["passes"], each["passes"]),
                     "speed": bootstrap.ratio(alone["seconds"], each["seconds"]),
                     "tokens_a_second": float(each["tokens"].sum() / each["seconds"].sum()),
                 }
+    yield from (each for each in peers if isinstance(each, dict))
 
 
 def columns(measured: Sequence[Measured]) -> dict[str, torch.Tensor]:
@@ -220,13 +276,14 @@ def acceptance_page(rows: Sequence[Row]) -> str:
         middle, low, high = (unit * part for part in value)
         return f"{middle:.3f} [{low:.3f}, {high:.3f}]"
 
-    lines = [
-        [
-            *(row["text"], f"{row['temperature']:g}", f"{row['keep']:.2%}", row["how"]),
-            *(cell(row[name]) for name in ("accepted", "length", "speed")),
-        ]
-        for row in rows
-    ]
+    def line(row: Row) -> list[str]:
+        keep, how = f"{row['keep']:.2%}", row["how"]
+        if "refused" in row:
+            return ["both", "all", keep, how, f"refused: {row['refused']}", "", ""]
+        cells = (cell(row[name]) for name in ("accepted", "length", "speed"))
+        return [row["text"], f"{row['temperature']:g}", keep, how, *cells]
+
+    lines = list(map(line, rows))
     titles = ["text", "T", "rows", "head", "accepted a pass", "length, of the full head's"]
     return table([*titles, "speed, of the target alone"], lines, "lrrlrrr")
 
@@ -261,7 +318,10 @@ def run(options: argparse.Namespace) -> None:
         network = read_mtp(options.target, model)
         target = HuggingFaceModel(model, state_layers=MtpDrafter(network).state_layers)
         heads = heads_of(target, network, tokenizer, options)
-        rows = list(rows_of(target, network, heads, tokenizer, options))
+        block = options.block_drafter and read_block_drafter(options.block_drafter, model)
+        with ExitStack() as stack:
+            peers = peers_of(stack, model, network, block, options.tokens)
+            rows = list(rows_of(target, network, heads, peers, tokenizer, options))
         page = acceptance_page(rows)
     print(page)
     if options.output:
@@ -275,6 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = Parser(prog="python -m studies.multi_token_heads", description=__doc__)
     add = command.add_argument
     add("--target", type=Path, metavar="DIR", help="with a multi-token head in its files")
+    add("--block-drafter", type=Path, metavar="DIR", help="DFlash for it, to be measured as well")
     add("--keep", type=positive, nargs="+", default=SHARES, metavar="SHARE", help="(.25 .0625 .01)")
     add("--simulate", type=natural, nargs="+", metavar="V", help="heads of so many rows")
     sizes = {"positions": 12_032, "prompts": 3, "tokens": 64, "rounds": 21, "width": 5120}

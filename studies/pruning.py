@@ -17,6 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +37,16 @@ from rdk_cuda.calibration import Material, successor_counts
 from rdk_cuda.decoding.models import Read, Reading
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.recipes.choose import tuned_first_order
+from rdk_cuda.labs.tuned_rdk import COVARIANCE, FIRST_ORDER, tuned_first_order, tuned_rdk
 from rdk_cuda.recipes.errors import InputError
 from rdk_cuda.recipes.inputs.documents import Window, encode
 from rdk_cuda.recipes.inputs.loading import quiet
 from rdk_cuda.recipes.inputs.pairs import ModelPair
 from rdk_cuda.recipes.record import record
-from rdk_cuda.recipes.report.plots import STYLES
+from rdk_cuda.recipes.report.plots import OTHER, STYLES, VERMILLION, Style
 from rdk_cuda.recipes.report.rows import Bootstrap, measure_acceptance
 from rdk_cuda.recipes.report.written import write_figure
-from rdk_cuda.recipes.stages.pruning import (
-    COVARIANCE,
-    FIRST_ORDER,
-    PRUNED,
-    RECOMMENDED,
-    Method,
-    Pruning,
-)
+from rdk_cuda.recipes.stages.pruning import BUILDERS, PRUNED, RECOMMENDED, Method, Pruning
 from rdk_cuda.reference import dense
 
 RESULTS = ROOT / "profiling" / "results" / "pruning"
@@ -61,6 +55,7 @@ TEMPERATURE = 1.0
 TEN = 10  # tokens that the smallest drafter keeps
 KEEPS = (0.5, 0.25, 0.125, 0.0625, 0.03, 0.01, 0.003)
 METHODS = (PRUNED, FIRST_ORDER, COVARIANCE, RECOMMENDED)
+DRAWN = {**STYLES, FIRST_ORDER: OTHER, COVARIANCE: Style(VERMILLION, "<", "-.")}
 MOST_SIMILAR = 8192  # kept tokens: with more, tuning similarities takes an hour each
 RECENT = 40  # tokens of context that make Gemma its own drafter
 NUMBERS = ("test/cmath_testcases.txt", "test/formatfloat_testcases.txt", "test/floating_points.txt")
@@ -120,7 +115,8 @@ def curve(
             if name == COVARIANCE and pruning.vocabulary.draft_size > MOST_SIMILAR:
                 continue
             say(f"{name}, {100 * keep:.3g} % kept")
-            methods.append(pruning.method(name, TEMPERATURE))
+            made = pruning.method if name in BUILDERS else partial(tuned_rdk, pruning)
+            methods.append(made(name, TEMPERATURE))
     rows = []
     for kind, chosen in windows.items():
         say(f"acceptance on {kind}")
@@ -274,7 +270,7 @@ def figure(rows: Sequence[Row]) -> Figure:
         axes.axhline(own[0]["value"], color="#777777", ls="--", label=own[0]["method"])
         for name in METHODS:
             line = sorted((row["kept"], row["value"]) for row in own if row["method"] == name)
-            style = STYLES[name]
+            style = DRAWN[name]
             mark = {"color": style.colour, "marker": style.marker, "label": name}
             axes.plot(*zip(*line, strict=True), style.line, **mark)
         axes.set_xscale("log")

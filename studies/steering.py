@@ -41,7 +41,6 @@ from rdk_cuda.labs.steering import Steering
 from rdk_cuda.labs.steering.job import SteeredPair, SteeredTrain
 from rdk_cuda.recipes.distill import begun
 from rdk_cuda.recipes.inputs.loading import quiet
-from rdk_cuda.recipes.progress import Stages
 from rdk_cuda.recipes.request import Training
 
 PROMPT, CHOOSE = 32, 32
@@ -78,14 +77,14 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[list[Row], Row]:
     pair = load_shipped()
     found: dict[str, Tensor] = {}
     whole = PrunedDrafter.plain(pair.drafter_head, Vocabulary.identity(pair.vocabulary_size))
-    with Stages() as stages:
-        for way, kind in ((STEERED, Steering), (SHUFFLED, Shuffled)):
-            torch.manual_seed(options.seed)
-            steering = kind.between(pair.target, pair.drafter)
-            steered = SteeredPair(**vars(pair), steering=steering)
-            stage = SteeredTrain(whole, {}, steering=steering)
-            state = begun(asked(options, folder / way), steered, stages)
-            text, held_out = state.text.documents, state.held_out.documents
+    for way, kind in ((STEERED, Steering), (SHUFFLED, Shuffled)):
+        torch.manual_seed(options.seed)
+        steering = kind.between(pair.target, pair.drafter)
+        steered = SteeredPair(**vars(pair), steering=steering)
+        stage = SteeredTrain(whole, {}, steering=steering)
+        state = begun(asked(options, folder / way), steered)
+        text, held_out = state.text.documents, state.held_out.documents
+        with state.progress:
             chooses = stage.draw(state, "target", text, CHOOSE, 0)
             measures = stage.draw(state, "target", held_out, options.texts, 1)
             outcome = stage.train(state, "tv", chooses, measures)

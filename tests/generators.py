@@ -83,10 +83,7 @@ def _mixed(draft_size: int, target_size: int, rank: int, random: torch.Generator
     spread[masked] = 0
     return Affinity.from_rows(
         torch.sparse_coo_tensor(
-            torch.stack([rows, targets]),
-            weights,
-            (draft_size, target_size),
-            check_invariants=True,
+            torch.stack([rows, targets]), weights, (draft_size, target_size), check_invariants=True
         ).coalesce(),
         spread=spread,
         prior=torch.rand(rank, target_size, generator=random, dtype=torch.float64) ** 4,
@@ -283,7 +280,6 @@ def without_residual(made: Batch) -> Batch:
     target = made.target_logits.clone()
     target[0::2] = made.draft_logits
     made = made.replace(target_logits=target).with_stats()
-    assert made.draft_stats is not None
     made.draft_stats[:, 1] /= 2
     return made
 

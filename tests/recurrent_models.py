@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -239,3 +240,23 @@ class Spoilt(Proposer):
         for row, chain in zip(tokens, chains, strict=True):
             row[1::2][: len(chain)] = torch.tensor(chain)
         return Proposal.tree(tokens, parents, step)
+
+
+NEW = 20
+PROMPTS = [[random.Random(n).randrange(1, SIZE) for _ in range(n)] for n in (7, 1, 23, 12)]
+
+
+@cache
+def truth(name: str) -> list[list[int]]:
+    """Have the library continue each prompt, alone."""
+    model, texts = recurrent(name), []
+    for prompt in PROMPTS:
+        ids = torch.tensor([prompt])
+        options = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+        new = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+        texts.append(new[0, len(prompt) :].tolist())
+    return texts
+
+
+def mostly_right(name: str, *, trees: bool = False) -> Spoilt:
+    return Spoilt([old + new for old, new in zip(PROMPTS, truth(name), strict=True)], trees=trees)

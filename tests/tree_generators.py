@@ -15,6 +15,7 @@ from torch import Tensor
 from rdk_cuda import reference
 from rdk_cuda.affinity import Affinity
 from tests import generators
+from tests.generators import Batch
 
 
 @dataclass
@@ -195,4 +196,31 @@ def mixed_trees(
         affinity=affinity,
         dynamic_tokens=None if tokens is None else tokens[order],
         dynamic_logits=None if values is None else values[order],
+    )
+
+
+def chains(batch: Batch, *, twice: bool = False) -> Trees:
+    """The drafts of each sequence, all drawn, as trees.
+
+    Twice: behind each of them is a fixed node with another token: those that replace drafts.
+    """
+    offsets, lengths = batch.draft_offsets, batch.draft_offsets.diff()
+    target, ids = batch.target_logits, batch.draft_token_ids
+    rows = torch.arange(ids.numel(), dtype=torch.int32)
+    parents = rows - torch.repeat_interleave(offsets[:-1], lengths) - 1
+    if twice:
+        sequences = torch.arange(batch.size)
+        judged = target[rows + torch.repeat_interleave(sequences, lengths)]
+        begins = offsets[:-1].long() + sequences
+        first = torch.isin(torch.arange(target.shape[0]), begins)
+        target = target.repeat_interleave(torch.where(first, 1, 2), 0)
+        ids = torch.stack([ids, judged.argmax(1)], 1).flatten()
+        parents = torch.where(parents < 0, -1, 2 * parents).repeat_interleave(2).int()
+        rows = torch.stack([rows, torch.full_like(rows, -1)], 1).flatten()
+    limits = batch.top_k, batch.top_p, batch.min_p, batch.allowed
+    return Trees(
+        *(target, ids, parents, offsets * (1 + twice), batch.target_temperature, batch.step_keys),
+        *(batch.positions, batch.max_draft, *limits, batch.draft_logits, batch.draft_stats, rows),
+        *(batch.draft_temperature, batch.affinity, batch.dynamic_tokens, batch.dynamic_logits),
+        batch.method,
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rdk_cuda.cli.arguments import Parser, add_keep, natural, number, seed
+from rdk_cuda.cli.arguments import Options, Parser, natural, number, seed, share
 
 temperature = number(
     float,
@@ -80,7 +80,10 @@ def make_parser() -> Parser:
     add("--prompt", metavar="TEXT", help="text to continue, not held-out modules")
     output = Path("demo-output")
     add("--output", type=Path, metavar="DIR", default=output, help="for the results (%(default)s)")
-    add_keep(add, Settings.keep)
+    options = Options(parser, Settings)
+    shares = " ".join(f"{one:g}" for one in Settings.keep)
+    keeps = f"shares of the vocabulary that pruned drafters keep ({shares})"
+    options.add_several("keep", share, "SHARE", keeps)
     for name, type_, metavar, text in (
         ("virtual", natural, "K", "virtual tokens"),
         ("dynamic", natural, "C", "dynamic tokens of each row, at most"),
@@ -92,9 +95,7 @@ def make_parser() -> Parser:
         ("positions", natural, "N", "held-out positions; calibration reads three times as many"),
         ("seed", seed, "N", "of everything random"),
     ):
-        default = getattr(Settings, name.replace("-", "_"))
-        text = f"{text} (%(default)s)"
-        add(f"--{name}", type=type_, metavar=metavar, default=default, help=text)
+        options.add(name, type_, metavar, f"{text} (%(default)s)")
     add(
         "--draft-length",
         type=natural,

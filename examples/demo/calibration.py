@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration import Material, Options, successor_counts
+from rdk_cuda.labs.tuned_rdk import FIRST_ORDER, tuned_rdk
 from rdk_cuda.recipes.inputs.documents import Window, encode
 from rdk_cuda.recipes.inputs.pairs import Pair
 from rdk_cuda.recipes.record import record
@@ -11,7 +12,6 @@ from rdk_cuda.recipes.recording import Each
 from rdk_cuda.recipes.stages.lifted import with_lifted_rows
 from rdk_cuda.recipes.stages.pruning import (
     DYNAMIC,
-    FIRST_ORDER,
     PRUNED,
     RECOMMENDED,
     VIRTUAL,
@@ -55,7 +55,10 @@ def build_methods(
     for keep, name in each(wanted, "Calibrating: clusters and affinities"):
         if name == SHOWN[0]:
             pruning = pruned_to(keep, material, settings)
-        method = pruning.method(name, settings.temperature)
+        if name == FIRST_ORDER:
+            method = tuned_rdk(pruning, name, settings.temperature)
+        else:
+            method = pruning.method(name, settings.temperature)
         methods.append(Method(name, keep, method.drafter, method.tuned))
         if keep == settings.keep[-1] and name in (PRUNED, RECOMMENDED):
             greedy.append(pruning.method(name, 0.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..tables import table
-from .results import RESULTS, Link, Row, content, paragraph, share_of
+from .results import RESULTS, Link, Row, content, paragraph, share_of, threads
 
 DEMO = {1.0: "demo/results.json", 0.7: "demo-temperature-0.7/results.json"}
 KEEPS, CHARTED = (0.25, 0.0625), ("virtual tokens", "dynamic tokens", "virtual+dynamic")
@@ -18,9 +18,9 @@ TOKENIZERS = {  # with a batch of eight, and alone
     "text-drafters/smollm2-by-gemma.json": "text-drafters/smollm2-by-gemma-alone.json",
 }
 NAMES = {
-    "gemma3-270m": "Gemma 3 270M",
-    "demo": "the demo's Llama",
-    "SmolLM2-135M-Instruct.Q4_1": "SmolLM2-135M-Instruct",
+    "gemma3-270m": "Gemma",
+    "demo": "Llama",
+    "SmolLM2-135M-Instruct.Q4_1": "SmolLM2",
 }
 DRAFTS = ("between, from counts", "between, by prefix", "SLRS", "TLI", "SLEM")
 PEER, NONE = "Transformers", "target alone"
@@ -69,10 +69,10 @@ def screens_table(link: Link) -> str:
         [
             paragraph(
                 "Percent of what pruning loses that comes back, with 95 % intervals where enough",
-                "is lost: Gemma 3 270M with 6.25 % of its 262,144 tokens kept, drafted by itself",
-                f"from its last 40 to 47 tokens, on {positions} held-out positions. Bytes are a",
+                "is lost: Gemma 3 270M with 6.25 % of its 262,144 tokens kept drafts for itself,",
+                f"from its last 40 to 47 tokens, at {positions} held-out positions. Bytes are a",
                 "share of the pruned rows",
-                f"({link('more', page_of(SCREENS))},",
+                f"({link('all rows', page_of(SCREENS))},",
                 f"{link('data', f'{RESULTS}/{SCREENS}')}, made by",
                 "`python -m studies.gemma_acceptance`):",
             ),
@@ -108,12 +108,16 @@ def tokenizers_table(link: Link) -> str:
     widest = max(of[name]["interval"] for of in drafted.values() for name in DRAFTS)
     files = dict.fromkeys([*TOKENIZERS, *TOKENIZERS.values()])
     data = ", ".join(link(str(n), f"{RESULTS}/{file}") for n, file in enumerate(files, start=1))
+    of_demo, of_other, *_ = (content(file) for file in TOKENIZERS.values())
     return "\n\n".join(
         [
             paragraph(
                 "First drafts accepted in batches of 8, with 95 % intervals of at most",
-                f"± {widest:.2f}; and the speed of one sequence on a CPU, × the target alone in",
-                "the same run, of our fastest way and of Transformers' assistance",
+                f"± {widest:.2f}; and the speed of one sequence, × the target alone in the same",
+                "run, of our fastest way and of Transformers' assistance, on",
+                f"{threads(of_demo)} of an {of_demo['device_name']}, with {of_demo['capability']}",
+                f"for the demo's Llama and otherwise with {of_other['capability']}; the others are",
+                "Gemma 3 270M and SmolLM2-135M-Instruct",
                 f"(data: {data}, made by `python -m studies.text_drafters`):",
             ),
             table(["target by drafter", "T", *DRAFTS, "ours, ×", f"{PEER}, ×"], lines, "lr"),
@@ -144,7 +148,7 @@ def lifted_table(link: Link) -> str:
                 "*lost* against the same recipe with all tokens, points gained and, in brackets,",
                 "the percentage of the loss where it is more than chance, at",
                 f"{rows[0]['positions']:,} held-out positions",
-                f"({link('all figures', page_of(LIFTED))}, {link('data', f'{RESULTS}/{LIFTED}')};",
+                f"({link('all rows', page_of(LIFTED))}, {link('data', f'{RESULTS}/{LIFTED}')};",
                 f"{others}, {link('data', f'{RESULTS}/{OTHER_LIFTED}')}; made by",
                 "`python -m studies.lifted_rows`):",
             ),
@@ -178,18 +182,19 @@ def trees_table(link: Link) -> str:
             for at in sorted({at for at, _ in rows})
         ]
     first, *_, gemma = (content(f"{file}.json") for file in TREES)
+    machine = f"on {threads(first)} of an {first['device_name']} with {first['capability']}"
     where = [link(name, f"{RESULTS}/{file}.md") for file, name in TREES.items()]
     data = [link(name, f"{RESULTS}/{file}.json") for file, name in TREES.items()]
     return "\n\n".join(
         [
             paragraph(
                 "Accepted drafts a pass, with 95 % intervals, and × the target alone on the same",
-                "prompts, with virtual and dynamic tokens: the demo's target, by its drafter or",
-                "its EAGLE-3 drafter,",
-                f"{first['keep']:.2%} of the vocabulary kept, {first['prompts']} prompts of",
-                f"{first['documents']} held-out documents; and Gemma 3 270M, by its EAGLE-3 head,",
-                f"{gemma['keep']:.2%} kept, {gemma['prompts']} prompts. A tree of 8 in 4 has 8",
-                f"nodes for 4 passes of the drafter (more: {', '.join(where)};",
+                f"prompts, {machine}. The demo's target",
+                f"has its drafter or its EAGLE-3 drafter, {100 * first['keep']:g} % of the",
+                f"vocabulary kept, and {first['prompts']} prompts of {first['documents']} held-out",
+                f"documents; Gemma 3 270M its EAGLE-3 head, {100 * gemma['keep']:.2g} % kept, and",
+                f"{gemma['prompts']} prompts; all have virtual and dynamic tokens. A tree of 8 in",
+                f"4 has 8 nodes for 4 passes of the drafter (all rows: {', '.join(where)};",
                 f"data: {', '.join(data)}; made by `python -m studies.chains_and_trees`):",
             ),
             table(["drafter", "T", *WAYS], lines, "lr"),

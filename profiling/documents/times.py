@@ -92,7 +92,9 @@ def step_table(link: Link, file: str, batches: Sequence[int]) -> str:
         [
             paragraph(
                 f"**Sampling one decoding step** on {where}: {ours[0]['draft_length']} drafts and",
-                f"their verification, {size(ours[0])}, caches cold. Memory is what a drafted",
+                f"their verification, a target of {ours[0]['target_size']:,} tokens, a drafter of",
+                f"{ours[0]['draft_size']:,} with virtual tokens, {ours[0]['dtype']}, caches cold.",
+                "× ours is the ratio of the times shown, before rounding. Memory is what a drafted",
                 f"position keeps between draft and verify ({full(link, file)}):",
             ),
             table(["", *titles, "memory, KB"], lines, "lr"),
@@ -118,6 +120,7 @@ def operators_table(link: Link) -> str:
         row
         for row in content(f"{OPERATORS}.json")["rows"]
         if row["operator"] in ("draft+verify", "redistribute", "gather_logits")
+        and row["dtype"] == "bfloat16"
     ]
     of = rows[0]
     growth = link("how time grows", f"{RESULTS}/bench-cpu/growth.png")
@@ -125,23 +128,21 @@ def operators_table(link: Link) -> str:
         [
             row["operator"]
             + (f", {row['accepted_mean']:.2f} accepted" if row["acceptance"] else ""),
-            row["dtype"],
             f"{row['median_us']:.0f}",
             f"{100 * row['share_of_floor']:.0f} %",
             *(f"{row['peers'][peer]['ratio']:.3g}" for peer in ("eager", "compiled")),
         ]
         for row in rows
     ]
-    titles = ["", "logits", "µs", "share of the floor", "times as fast as eager", "as compiled"]
+    titles = ["", "µs", "share of the floor", "times as fast as eager", "as compiled"]
     return "\n\n".join(
         [
             paragraph(
                 f"On {threads(of)} of an {of['device_name']} with {of['capability']},",
-                f"batch {of['batch']}, V_t {of['target_size']:,} and V_d {of['draft_size']:,} with",
-                f"virtual tokens ({full(link, OPERATORS)}; {growth} and",
-                f"{link('its data', f'{RESULTS}/bench-cpu/growth.json')}):",
+                f"batch {of['batch']}, {size(of)} ({full(link, OPERATORS)}; {growth},",
+                f"{link('data', f'{RESULTS}/bench-cpu/growth.json')}):",
             ),
-            table(titles, lines, "llr"),
+            table(titles, lines, "lr"),
         ]
     )
 
@@ -258,10 +259,10 @@ def decoding_table(link: Link) -> str:
     return "\n\n".join(
         [
             paragraph(
-                "**Tokens a second**, and in brackets × the target alone (medians of paired runs),",
-                f"with Gemma 3 270M and an EAGLE-3 head, on {threads(about)} of an",
-                f"{about['device_name']}; each drafter with its best number of drafts, chosen on",
-                "other text",
+                "**Tokens a second**, and in brackets × the target alone (medians of paired runs,",
+                "not ratios of the figures shown), with Gemma 3 270M and an EAGLE-3 head, on",
+                f"{threads(about)} of an {about['device_name']}. The number of drafts",
+                "was chosen for each way, on other text",
                 f"(`make demo-gemma`, {link('data', f'{RESULTS}/{REAL}.json')},",
                 f"{link('where it loses', 'docs/benchmarks.md#decoding-with-a-real-model')}):",
             ),
@@ -315,7 +316,7 @@ def passes_table(link: Link) -> str:
                 f"Gemma 3 270M in {of['dtype']} on {threads(of)} of an {of['device_name']} with",
                 f"{of['capability']}, with virtual and dynamic tokens and {of['kept']:,} tokens",
                 f"kept: times of a step, and the speed of {of['tokens']} tokens a sequence, × the",
-                "target alone (medians of paired rounds), in all and until the first sequence ends",
+                "target alone (medians of paired rounds). *All run* ends with the first sequence",
                 f"({full(link, DECODING)}, made by `python -m studies.gemma_decoding`):",
             ),
             table(titles, lines, "r"),

@@ -85,33 +85,56 @@ positive = number(float, lambda value: 0 < value < math.inf, "a number above 0")
 seed = number(int, lambda value: 0 <= value < 2**31, "a whole number from 0 to 2^31 - 1")
 
 
-def add_keep(add: Callable[..., Any], default: tuple[float, ...]) -> None:
-    shown = " ".join(f"{share:g}" for share in default)
-    add(
-        "--keep",
-        type=share,
-        nargs="+",
-        metavar="SHARE",
-        default=default,
-        help=f"shares of the vocabulary that pruned drafters keep ({shown})",
-    )
+class Options:
+    """Adds options to a command, whose defaults are those of the fields of its request."""
 
+    def __init__(self, parser: argparse.ArgumentParser, request: type[Any]) -> None:
+        self.parser, self.request = parser, request
 
-def add_text(add: Callable[..., Any]) -> None:
-    add(
-        "--text", type=Path, nargs="+", required=True, metavar="FILE", help="UTF-8, each a document"
-    )
+    def add(self, name: str, type_: Any, metavar: str, text: str, **how: Any) -> None:
+        how.setdefault("default", getattr(self.request, name.replace("-", "_"), None))
+        self.parser.add_argument(f"--{name}", type=type_, metavar=metavar, help=text, **how)
 
+    def add_several(self, name: str, type_: Any, metavar: str, text: str, **how: Any) -> None:
+        self.add(name, type_, metavar, text, nargs="+", **how)
 
-def add_saved(add: Callable[..., Any]) -> None:
-    add("drafter", type=Path, metavar="DIR", help="what `calibrate` wrote")
-    add("--target", type=Path, required=True, metavar="DIR", help="the target it was made for")
-    add_text(add)
+    def add_numbers(self, *options: tuple[str, Any, str]) -> None:
+        """Add an option of each name, type and help, which then says the default."""
+        for name, type_, text in options:
+            self.add(name, type_, "N", f"{text} (%(default)s)")
 
+    def add_models(self, target: str, drafter: str | None = None) -> None:
+        """Add both models, or a calibrated drafter as an argument, and text."""
+        if drafter is None:
+            add = self.parser.add_argument
+            add("drafter", type=Path, metavar="DIR", help="what `calibrate` wrote")
+        self.add("target", Path, "DIR", target, required=True)
+        if drafter is not None:
+            self.add("drafter", Path, "DIR", drafter, required=True)
+        self.add_several("text", Path, "FILE", "UTF-8, each a document", required=True)
 
-def add_out(add: Callable[..., Any]) -> None:
-    add("--out", type=Path, required=True, metavar="DIR", help="what to write; must not exist")
-    add("--overwrite", action="store_true", help="replace what an earlier calibration wrote there")
+    def add_out(self, held_out: str) -> None:
+        add = self.parser.add_argument
+        self.add("out", Path, "DIR", "what to write; must not exist", required=True)
+        replaces = "replace what an earlier calibration wrote there"
+        add("--overwrite", action="store_true", help=replaces)
+        self.add_several("held-out", Path, "FILE", held_out)
+
+    def add_device(self) -> None:
+        add = self.parser.add_mutually_exclusive_group().add_argument
+        add("--device", help="of the models: cpu or cuda (cpu)")
+        add(
+            "--device-map",
+            choices=("auto",),
+            help="spread the target over all GPUs, then the processor's memory and the disk, by "
+            "accelerate; the drafter is where the target's embeddings are",
+        )
+        self.parser.add_argument(
+            "--dtype",
+            choices=("float32", "bfloat16", "float16"),
+            default=self.request.dtype,
+            help="that the models compute in (%(default)s); calibration itself is in float32",
+        )
 
 
 def output_of(arguments: argparse.Namespace) -> Path:
@@ -138,33 +161,6 @@ def refuse_paths_beyond_utf8(arguments: argparse.Namespace) -> None:
                 str(value).encode()
             except UnicodeEncodeError:
                 raise InputError(f"--{name} {str(value)!a}: is not UTF-8; rename it") from None
-
-
-def add_numbers(add: Any, defaults: Any, *options: tuple[str, Any, str]) -> None:
-    """Add an option of each name, type and help, whose default is the request's field."""
-    for name, type_, text in options:
-        default = getattr(defaults, name.replace("-", "_"))
-        add(f"--{name}", type=type_, default=default, metavar="N", help=f"{text} (%(default)s)")
-
-
-def add_dtype(add: Callable[..., Any]) -> None:
-    add(
-        "--dtype",
-        choices=("float32", "bfloat16", "float16"),
-        default="float32",
-        help="that the models compute in (%(default)s); calibration itself is in float32",
-    )
-
-
-def add_device(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_mutually_exclusive_group().add_argument
-    add("--device", help="of the models: cpu or cuda (cpu)")
-    add(
-        "--device-map",
-        choices=("auto",),
-        help="spread the target over all GPUs, then the processor's memory and the disk, by "
-        "accelerate; the drafter is where the target's embeddings are",
-    )
 
 
 def add_command(

@@ -9,13 +9,8 @@ from typing import Any
 from ..recipes.errors import InputError
 from ..recipes.request import Request
 from .arguments import (
+    Options,
     add_command,
-    add_device,
-    add_dtype,
-    add_keep,
-    add_numbers,
-    add_out,
-    add_text,
     budget,
     gibibytes,
     natural,
@@ -26,6 +21,7 @@ from .arguments import (
     refuse_unknown,
     sampled,
     seed,
+    share,
 )
 
 CALIBRATE = """\
@@ -37,44 +33,31 @@ several values of --keep or --temperature the text is read once, and the directo
 directory for each pair, as keep-0.25-temperature-0.7. A run that was interrupted goes on where it
 was when the same command is given again.
 
+With --drafter mtp the drafter is the target's own multi-token head (Qwen3.5, DeepSeek V3, GLM-4.5).
 Of a drafter with another tokenizer nothing is pruned: an affinity between the two is chosen."""
 
 
 def add_calibrate(commands: Any) -> None:
     summary = "prune a drafter, and find the affinity that makes up for it"
-    parser = add_command(commands, calibrate, summary, CALIBRATE)
-    add = parser.add_argument
-    add("--target", type=Path, required=True, metavar="DIR", help="a local Hugging Face model")
-    add("--drafter", type=Path, required=True, metavar="DIR", help="its drafter")
-    add_text(add)
-    add_out(add)
-    add(
-        "--held-out",
-        type=Path,
-        nargs="+",
-        default=(),
-        metavar="FILE",
-        help="text to measure on (every fifth of --text, which then is not calibrated on)",
+    options = Options(add_command(commands, calibrate, summary, CALIBRATE), Request)
+    drafter = "its drafter; mtp: the multi-token head in its files"
+    options.add_models("a local Hugging Face model", drafter)
+    options.add_out(
+        "text to measure on (every fifth of --text, which then is not calibrated on)",
     )
-    defaults = Request
-    add_keep(add, defaults.keep)
-    add(
-        "--keep-by",
-        default=defaults.keep_by,
-        metavar="SCORE",
-        help="keep tokens by the mean of the target's probability, by their frequency in the text, "
+    keeps = "shares of the vocabulary that pruned drafters keep (0.25)"
+    options.add_several("keep", share, "SHARE", keeps)
+    options.add(
+        *("keep-by", str, "SCORE"),
+        "keep tokens by the mean of the target's probability, by their frequency in the text, "
         "or by the variance of that probability (%(default)s)",
     )
-    add(
-        "--kept",
-        type=Path,
-        metavar="FILE",
-        help="keep these target ids instead, and as always special tokens and bytes: a JSON list, "
+    options.add(
+        *("kept", Path, "FILE"),
+        "keep these target ids instead, and as always special tokens and bytes: a JSON list, "
         "a list of FR-Spec or SGLang (.pt), or an EAGLE-3 checkpoint with d2t",
     )
-    add_numbers(
-        add,
-        defaults,
+    options.add_numbers(
         ("virtual", natural, "virtual tokens, at most"),
         ("dynamic", natural_or_none, "dynamic tokens of a row, at most; 0 for none"),
         ("window", natural, "how many of the last tokens of the context are recent"),
@@ -90,31 +73,20 @@ def add_calibrate(commands: Any) -> None:
         ("memory", gibibytes, "GiB for what is recorded of it"),
         ("seed", seed, "of samples and clusters"),
     )
-    add(
-        "--draft-cost",
-        type=positive,
-        metavar="C",
-        help="time of a drafter's pass in passes of the target; finds when drafts should end",
+    options.add(
+        *("draft-cost", positive, "C"),
+        "time of a drafter's pass in passes of the target; finds when drafts should end",
     )
-    add(
-        "--temperature",
-        type=sampled,
-        nargs="+",
-        default=defaults.temperature,
-        metavar="T",
-        help="temperatures of target and drafter in use (1)",
-    )
-    add(
-        "--recording",
-        type=Path,
-        metavar="FILE",
-        help="keep what the models say of the text in this folder, at most 4 bytes for each token "
+    temperatures = "temperatures of target and drafter in use (1)"
+    options.add_several("temperature", sampled, "T", temperatures)
+    options.add(
+        *("recording", Path, "FILE"),
+        "keep what the models say of the text in this folder, at most 4 bytes for each token "
         "of the vocabulary at each of --positions and in all --memory GiB, and use it again: other "
         "shares, and any of its temperatures, need no further reading (a folder next to --out, "
         "until that is written)",
     )
-    add_device(parser)
-    add_dtype(add)
+    options.add_device()
 
 
 def calibrate(arguments: argparse.Namespace) -> int:

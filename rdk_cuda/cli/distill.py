@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from ..recipes.request import Training
 from .arguments import (
+    Options,
     add_command,
-    add_device,
-    add_dtype,
-    add_numbers,
-    add_out,
-    add_saved,
     natural,
     output_of,
     positive,
@@ -34,42 +29,25 @@ command is given again."""
 def add_distill(commands: Any) -> None:
     summary = "train a calibrated drafter on what the target accepts"
     parser = add_command(commands, distill, summary, DISTILL)
-    add = parser.add_argument
-    add_saved(add)
-    add_out(add)
-    add(
-        "--held-out",
-        type=Path,
-        nargs="+",
-        default=(),
-        metavar="FILE",
-        help="text to choose and to measure on (every fifth of --text)",
-    )
-    add(
-        "--train",
-        default=Training.train,
-        metavar="PART",
-        help="head: the rows of the small head; virtual-rows; lifted-rows: their map; all: the "
+    options = Options(parser, Training)
+    options.add_models("the target it was made for")
+    options.add_out("text to choose and to measure on (every fifth of --text)")
+    options.add(
+        *("train", str, "PART"),
+        "head: the rows of the small head; virtual-rows; lifted-rows: their map; all: the "
         "head and the drafter below it (%(default)s)",
     )
-    add(
-        "--loss",
-        nargs="+",
-        default=Training.loss,
-        metavar="LOSS",
-        help="of rdk_cuda.training.OverlapLoss; of several, the one that is accepted most (tv)",
-    )
-    add(
+    losses = "of rdk_cuda.training.OverlapLoss; of several, the one that is accepted most (tv)"
+    options.add_several("loss", str, "LOSS", losses)
+    parser.add_argument(
         "--data",
         choices=("target", "drafter", "text"),
         default=Training.data,
         help="learn from what the target writes behind beginnings of the text, what the drafter "
         "with its full head writes, or the text itself (%(default)s)",
     )
-    add("--temperature", type=sampled, metavar="T", help="of use (the one calibrated for)")
-    add_numbers(
-        add,
-        Training,
+    options.add("temperature", sampled, "T", "of use (the one calibrated for)")
+    options.add_numbers(
         ("steps", natural, "of the optimizer, at most"),
         ("batch", natural, "texts of a step"),
         ("prompt", natural, "tokens of the text that each begins with"),
@@ -77,15 +55,8 @@ def add_distill(commands: Any) -> None:
         ("draft-length", natural, "drafts a pass, where the drafter reads states"),
         ("seed", seed, "of the texts"),
     )
-    add(
-        "--learning-rate",
-        type=positive,
-        default=Training.learning_rate,
-        metavar="R",
-        help="of AdamW (%(default)s)",
-    )
-    add_device(parser)
-    add_dtype(add)
+    options.add("learning-rate", positive, "R", "of AdamW (%(default)s)")
+    options.add_device()
 
 
 def distill(arguments: argparse.Namespace) -> int:

@@ -8,10 +8,8 @@ from typing import Any
 
 from ..recipes.request import Evaluation
 from .arguments import (
+    Options,
     add_command,
-    add_device,
-    add_dtype,
-    add_saved,
     natural,
     prepare_models,
     prepare_output,
@@ -27,48 +25,20 @@ speed-up that follows from the models' times on this machine. Writes evaluation.
 
 def add_evaluate(commands: Any) -> None:
     summary = "what a calibrated drafter is worth on some text"
-    parser = add_command(commands, evaluate, summary, EVALUATE)
-    add = parser.add_argument
-    add_saved(add)
-    add(
-        "--temperature",
-        type=temperature,
-        nargs="+",
-        default=Evaluation.temperature,
-        metavar="T",
-        help="of target and drafter, 0 for greedy (the one calibrated for)",
-    )
-    length = Evaluation.draft_length
-    add(
-        "--draft-length",
-        type=natural,
-        default=length,
-        metavar="K",
-        help="drafts a pass (%(default)s)",
-    )
-    add(
-        "--positions",
-        type=natural,
-        metavar="N",
-        help="to measure at, spread over the documents "
+    options = Options(add_command(commands, evaluate, summary, EVALUATE), Evaluation)
+    options.add_models("the target it was made for")
+    temperatures = "of target and drafter, 0 for greedy (the one calibrated for)"
+    options.add_several("temperature", temperature, "T", temperatures)
+    options.add("draft-length", natural, "K", "drafts a pass (%(default)s)")
+    options.add(
+        *("positions", natural, "N"),
+        "to measure at, spread over the documents "
         "(8192, or more, so that every document has a window of them)",
     )
-    add(
-        "--output",
-        type=Path,
-        default=Path("evaluation"),
-        metavar="DIR",
-        help="where the results go (%(default)s)",
-    )
-    add_device(parser)
-    add_dtype(add)
-    add(
-        "--seed",
-        type=seed,
-        default=Evaluation.seed,
-        metavar="N",
-        help="of the intervals (%(default)s)",
-    )
+    where = "where the results go (%(default)s)"
+    options.add("output", Path, "DIR", where, default=Path("evaluation"))
+    options.add_device()
+    options.add_numbers(("seed", seed, "of the intervals"))
 
 
 def evaluate(arguments: argparse.Namespace) -> int:

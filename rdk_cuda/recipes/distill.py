@@ -92,12 +92,12 @@ def loaded(request: Training) -> tuple[Pair, Train]:
     return models, Train(drafter.in_dtype(dtype), settings)
 
 
-def begun(request: Training, models: Pair, progress: Stages) -> State[Training]:
+def begun(request: Training, models: Pair) -> State[Training]:
     """Read the texts."""
     text, held_out = calibration_and_held_out(
         models.tokenizer, request.text, request.held_out, models.context, request.draft_length
     )
-    return State(request, models, text, held_out, progress.each, progress.say)
+    return State(request, models, text, held_out, Stages())
 
 
 def trained(request: Training, models: Pair, stage: Train) -> int:
@@ -105,8 +105,8 @@ def trained(request: Training, models: Pair, stage: Train) -> int:
     refuse_unsavable(models, request.output)
     checkpoints = [checkpoint_of(request, loss) for loss in dict.fromkeys(request.loss)]
     try:
-        with Stages() as progress:
-            state = begun(request, models, progress)
+        state = begun(request, models)
+        with state.progress:
             stage.check(state)
             state.made[stage.name] = outcomes = stage.run(state)
     except KeyboardInterrupt:

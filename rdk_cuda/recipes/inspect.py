@@ -3,58 +3,51 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeGuard
 
 import torch
 
 from .. import Affinity, AffinityError, Vocabulary
 from ..drafter import SavedDrafterError
 from .errors import InputError
-from .stages.tokenizers import COMMON, in_words
+
+UNKNOWN = (
+    "An affinity does not say which drafter tokens are kept tokens: here those with one entry are "
+    "taken for them."
+)
 
 
 def run_inspection(path: Path) -> int:
     """Read the files and print; returns the exit code."""
-    affinity, vocabulary = read(path)
+    try:
+        affinity, vocabulary, note = read(path)
+    except (AffinityError, SavedDrafterError) as error:
+        raise InputError(getattr(error, "reason", str(error))) from error
     rows = summary(affinity, vocabulary)
     width = max(len(name) for name in rows)
     print(path)
     print("\n".join(f"{name:<{width}}  {figure:>10}" for name, figure in rows.items()))
-    if vocabulary is None and path.is_dir():
-        from ..integrations.huggingface.text_drafter import load_affinity
-
-        common = load_affinity(path)[1].get("common")
-        if sound(common):
-            print("\n" + in_words(common))
-    elif vocabulary is None:
-        print(
-            "\nAn affinity does not say which drafter tokens are kept tokens: here those with one "
-            "entry are taken for them."
-        )
+    if note:
+        print(f"\n{note}")
     return 0
 
 
-def read(path: Path) -> tuple[Affinity, Vocabulary | None]:
+def read(path: Path) -> tuple[Affinity, Vocabulary | None, str]:
+    """Read an affinity, which tokens its drafter kept, if that is known, and what else to say."""
     if not path.is_dir():
-        try:
-            return Affinity.load(path), None
-        except AffinityError as error:
-            raise InputError(str(error)) from error
+        return Affinity.load(path), None, UNKNOWN
+    # Transformers takes seconds to import, and an affinity alone needs none of it.
     from ..integrations.huggingface.saved_drafter import load_pruned
     from ..integrations.huggingface.text_drafter import is_text_drafter, load_affinity
+    from .stages.tokenizers import COMMON, in_words
 
-    try:
-        if is_text_drafter(path):
-            return load_affinity(path)[0], None
+    if not is_text_drafter(path):
         drafter, _ = load_pruned(path)
-    except SavedDrafterError as error:
-        raise InputError(error.reason) from error
-    return drafter.affinity, drafter.vocabulary
-
-
-def sound(common: Any) -> TypeGuard[dict[str, float]]:
-    known = isinstance(common, dict) and all(name in common for name in COMMON)
-    return known and all(isinstance(common[name], float) for name in COMMON)
+        return drafter.affinity, drafter.vocabulary, ""
+    affinity, settings = load_affinity(path)
+    said = settings.get("common")
+    shares = said if isinstance(said, dict) else {}
+    known = all(isinstance(shares.get(name), float) for name in COMMON)
+    return affinity, None, in_words(shares) if known else ""
 
 
 def summary(affinity: Affinity, vocabulary: Vocabulary | None) -> dict[str, str]:

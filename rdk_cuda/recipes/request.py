@@ -38,6 +38,11 @@ class Command:
     seed: int = 0
     overwrite: bool = False
 
+    @property
+    def measured(self) -> int | None:
+        """At how many positions of the held-out text; None: of every document some."""
+        return None
+
     @classmethod
     def of(cls: type[Asked], arguments: argparse.Namespace, output: Path) -> Asked:
         given: dict[str, Any] = {
@@ -54,6 +59,10 @@ class Evaluation(Command):
 
     temperature: tuple[float, ...] = ()
     positions: int | None = None
+
+    @property
+    def measured(self) -> int | None:
+        return self.positions
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,12 @@ import torch
 from rich.filesize import decimal
 
 from .errors import InputError
-from .inputs.documents import Window
-from .inputs.loading import weight_files
-from .inputs.pairs import Pair
-from .progress import Stages
+from .inputs.loading import NATIVE, weight_files
 from .record import record
 from .recording import Recording
 from .request import Request
 from .shards import OtherRecordingError, RecordingError, recorded_temperatures
+from .stages.stage import State
 
 OPTIONS = {
     "text": "the text (--text, --held-out, --positions)",
@@ -89,15 +87,15 @@ class RecordingPlace:
         files = list(self.path.glob("*.safetensors"))
         return decimal(sum(file.stat().st_size for file in files)) if len(files) > 1 else ""
 
-    def record(
-        self, models: Pair, request: Request, windows: Sequence[Window], stages: Stages
-    ) -> Recording:
-        """Record what the models say of the windows, from where it was interrupted."""
+    def record(self, state: State[Request]) -> Recording:
+        """Record what the models say of the text, from where it was interrupted."""
+        models, request = state.models, state.request
+        windows = state.text.windows(request.positions)
         positions = sum(len(window.ids) for window in windows)
         most = min(int(request.memory * 2**30), 4 * models.vocabulary_size * positions)
         so_far = f"{self.size} of it so far" if self.size else f"at most {decimal(most)}"
         until = "kept" if self.named else "removed when all is done"
-        stages.say(f"Calibrating: recording in {self.path}, {so_far}, {until} ...")
+        state.say(f"Calibrating: recording in {self.path}, {so_far}, {until} ...")
         names = " and ".join(map(weights_of, (request.target, request.drafter)))
         names += f" in {request.dtype}" if request.dtype != Request.dtype else ""
         try:
@@ -110,7 +108,7 @@ class RecordingPlace:
                 seed=request.seed,
                 state=self.path,
                 models=names + models.how_read(request.draft_length),
-                each=stages.each,
+                each=state.each,
             )
         except OtherRecordingError as error:
             different = "; ".join(
@@ -160,6 +158,8 @@ def in_words(temperatures: Sequence[float]) -> str:
 
 
 def weights_of(directory: Path) -> str:
+    if directory == NATIVE:
+        return str(directory)
     files = [file.stat() for file in weight_files(directory)]
     changed = max((file.st_mtime_ns for file in files), default=0)
     return f"{directory.resolve()} ({sum(file.st_size for file in files)} bytes of {changed})"

@@ -25,7 +25,14 @@ from .stages.pruning import PRUNED, RECOMMENDED, Method
 from .stages.tokenizers import COUNTS, LEVEL, token_level_methods
 
 
+def load_models(request: Command, drafter: Path, *, one_tokenizer: bool = True) -> Pair:
+    """Load the target, and a drafter, as the request says."""
+    how = request.device, getattr(torch, request.dtype), request.device_map
+    return load_pair(request.target, drafter, *how, one_tokenizer=one_tokenizer)
+
+
 def load_saved(request: Command) -> tuple[Pair, list[Method], dict[str, Any]]:
+    """Load a pair, the methods that `evaluate` compares, and the settings of the calibration."""
     if is_text_drafter(request.drafter):
         return load_saved_text(request)
     models, drafter, settings = load_calibrated(request)
@@ -44,9 +51,8 @@ def load_calibrated(request: Command) -> tuple[Pair, PrunedDrafter, dict[str, An
 
 
 def pair_for(request: Command, drafter: PrunedDrafter) -> Pair:
-    path, dtype = request.drafter / MODEL, getattr(torch, request.dtype)
-    models = load_pair(request.target, path, request.device, dtype, request.device_map)
-    refuse_other_model(f"{path}", models.drafter, drafter)
+    models = load_models(request, request.drafter / MODEL)
+    refuse_other_model(f"{request.drafter / MODEL}", models.drafter, drafter)
     return models
 
 
@@ -56,14 +62,7 @@ def load_saved_text(request: Command) -> tuple[Pair, list[Method], dict[str, Any
         affinity, settings = load_affinity(directory)
     except SavedDrafterError as error:
         raise InputError(error.reason) from error
-    models = load_pair(
-        request.target,
-        directory / MODEL,
-        request.device,
-        getattr(torch, request.dtype),
-        request.device_map,
-        one_tokenizer=False,
-    )
+    models = load_models(request, directory / MODEL, one_tokenizer=False)
     sizes = [affinity.target_size, affinity.draft_size]
     got = [head_size(models.target), head_size(models.drafter)]
     if not isinstance(models, TextPair) or got != sizes:
@@ -72,11 +71,8 @@ def load_saved_text(request: Command) -> tuple[Pair, list[Method], dict[str, Any
             f"tokenizer, and the models predict {got[1]} and {got[0]}; needs its own target"
         )
     name = str(settings.get("method", COUNTS))
-    return (
-        models,
-        token_level_methods(models, affinity, name if name in LEVEL else COUNTS),
-        settings,
-    )
+    name = name if name in LEVEL else COUNTS
+    return models, token_level_methods(models, affinity, name), settings
 
 
 def calibrated_temperature(directory: Path, settings: Mapping[str, Any]) -> float:

@@ -6,12 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdk_cuda.affinity.fixed_point import (
-    ONE,
-    apportion,
-    to_float32,
-    to_float64,
-)
+from rdk_cuda.affinity.fixed_point import ONE, apportion, to_float32, to_float64
 
 masses_of_a_group = st.lists(
     st.floats(0, 1e6, allow_nan=False, allow_subnormal=False), min_size=1, max_size=30

@@ -213,37 +213,32 @@ def test_a_row_may_be_only_spread_or_only_entries():
 
 # ---------------------------------------------------------------------------------------- refusals
 
-ones = torch.ones
-from_rows = Affinity.from_rows
-REFUSED = {
-    r"rows\[0\] has 3: 1.0; needs target ids in \[0, 3\)": lambda: from_rows(
-        [{3: 1.0}], target_size=3
+ones, from_rows = torch.ones, Affinity.from_rows
+THREE = {"target_size": 3}
+ROWS = {
+    r"rows\[0\] has 3: 1.0; needs target ids in \[0, 3\)": ([{3: 1.0}], THREE),
+    r"rows\[1\] has -1: 1.0": ([{}, {-1: 1.0}], THREE),
+    r"rows\[0\] has 1: -1.0; .* finite weights, none negative": ([{1: -1.0}], THREE),
+    r"rows\[0\] has 1: nan": ([{1: NAN}], THREE),
+    r"rows\[0\] has 1: inf": ([{1: INF}], THREE),
+    r"rows\[0\] is \{1.5: 1.0\}": ([{1.5: 1.0}], THREE),
+    "needs a mapping": ([[1.0]], THREE),
+    "V_d >= 1": ([], THREE),
+    "got no target_size; needs one V_t": ([{0: 1.0}], {}),
+    "got .*'target_size': 4.* needs one V_t": (ones(2, 3), {"target_size": 4}),
+    r"rows has shape \[3\]": (ones(3), {}),
+    r"rows, entry \[0\] is -1.0": (-ones(1, 2), {}),
+    r"rows, entry \[0\] is nan": (torch.full((1, 2), NAN), {}),
+    "one of spread": (ones(1, 2), {"spread": ones(1, 1)}),
+    r"spread has shape \[1, 2\].*needs real numbers \[1, 1\]": (
+        ones(1, 2),
+        {"spread": ones(1, 2), "prior": ones(1, 2)},
     ),
-    r"rows\[1\] has -1: 1.0": lambda: from_rows([{}, {-1: 1.0}], target_size=3),
-    r"rows\[0\] has 1: -1.0; .* finite weights, none negative": lambda: from_rows(
-        [{1: -1.0}], target_size=3
-    ),
-    r"rows\[0\] has 1: nan": lambda: from_rows([{1: NAN}], target_size=3),
-    r"rows\[0\] has 1: inf": lambda: from_rows([{1: INF}], target_size=3),
-    r"rows\[0\] is \{1.5: 1.0\}": lambda: from_rows([{1.5: 1.0}], target_size=3),
-    "needs a mapping": lambda: from_rows([[1.0]], target_size=3),
-    "V_d >= 1": lambda: from_rows([], target_size=3),
-    "got no target_size; needs one V_t": lambda: from_rows([{0: 1.0}]),
-    "got .*'target_size': 4.* needs one V_t": lambda: from_rows(ones(2, 3), target_size=4),
-    r"rows has shape \[3\]": lambda: from_rows(ones(3)),
-    r"rows, entry \[0\] is -1.0": lambda: from_rows(-ones(1, 2)),
-    r"rows, entry \[0\] is nan": lambda: from_rows(torch.full((1, 2), NAN)),
-    "one of spread": lambda: from_rows(ones(1, 2), spread=ones(1, 1)),
-    r"spread has shape \[1, 2\].*needs real numbers \[1, 1\]": lambda: from_rows(
-        ones(1, 2), spread=ones(1, 2), prior=ones(1, 2)
-    ),
-    "prior 0 has no mass": lambda: from_rows(
-        ones(1, 2), spread=ones(1, 1), prior=torch.zeros(1, 2)
-    ),
-    "R <= 4": lambda: from_rows(ones(1, 2), spread=ones(1, 5), prior=ones(5, 2)),
-    r"bias\[0\] is nan": lambda: from_rows(ones(1, 2), bias=torch.tensor([NAN])),
-    r"bias\[0\] is inf": lambda: from_rows(ones(1, 2), bias=torch.tensor([INF])),
-    r"bias has shape \[1\]": lambda: from_rows(ones(2, 2), bias=ones(1)),
+    "prior 0 has no mass": (ones(1, 2), {"spread": ones(1, 1), "prior": torch.zeros(1, 2)}),
+    "R <= 4": (ones(1, 2), {"spread": ones(1, 5), "prior": ones(5, 2)}),
+    r"bias\[0\] is nan": (ones(1, 2), {"bias": torch.tensor([NAN])}),
+    r"bias\[0\] is inf": (ones(1, 2), {"bias": torch.tensor([INF])}),
+    r"bias has shape \[1\]": (ones(2, 2), {"bias": ones(1)}),
 }
 COLD = {
     r"mean_probs has shape \[4\]": ones(4),
@@ -277,6 +272,7 @@ def virtual(clusters, mean, options):
     return Affinity.virtual_tokens(Vocabulary([0], 3), clusters, mean, **options)
 
 
+REFUSED = {message: partial(from_rows, rows, **more) for message, (rows, more) in ROWS.items()}
 REFUSED |= {message: partial(cold, mean) for message, mean in COLD.items()}
 REFUSED |= {message: partial(virtual, *given) for message, given in VIRTUAL.items()}
 

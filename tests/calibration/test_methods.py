@@ -19,9 +19,7 @@ from rdk_cuda.functional import redistribute
 from rdk_cuda.recipes.stages.lifted import BONUSES
 from rdk_cuda.recipes.stages.pruning import (
     BUILDERS,
-    COVARIANCE,
     DYNAMIC,
-    FIRST_ORDER,
     FULL,
     PRUNED,
     RECOMMENDED,
@@ -40,16 +38,13 @@ from .markov_pair import (
     rate,
 )
 
-OPTIONS = Options(virtual=4, dynamic=8, recent=4, entries=64)
+OPTIONS = Options(virtual=4, dynamic=8, recent=4)
 ALL_TEMPERATURES = (*TEMPERATURES, 0.0)
 PAIR = MarkovPair.random()
 KEPT_TOKENS = PAIR.likeliest()
 
-_TAU = r"tau \d\.\de-\d\d"
 TUNED = {
     PRUNED: "",
-    FIRST_ORDER: _TAU,
-    COVARIANCE: rf"{_TAU}, keep [\d.]+",
     DYNAMIC: "",
     VIRTUAL: r"[0-4] of 4 virtual tokens",
     RECOMMENDED: r"off|(dynamic tokens off, )?\d of 4 virtual tokens(, refined)?",
@@ -132,7 +127,7 @@ REFUSED: list[tuple[Callable[[Pruning], object], str]] = [
         for temperature in (0.9, -1.0, float("nan"))
         for name in BUILDERS
     ),
-    (lambda own: own.method("cold", 1.0), "got 'cold'; needs one of pruned drafter, first-"),
+    (lambda own: own.method("cold", 1.0), "got 'cold'; needs one of pruned drafter, dynamic"),
     (lambda _: Options(virtual=0), "Options: virtual is 0; needs at least 1"),
     (lambda _: Options(dynamic=-1), "Options: dynamic is -1; needs at least 0"),
     (lambda _: Options(dynamic=0, screen=0.1), "screen is 0.1 and dynamic is 0; needs screen 0"),
@@ -269,13 +264,11 @@ def test_what_helps_is_on() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_where_nothing_is_pruned_nothing_is_added(temperature: float) -> None:
     pruning = _pruning(PAIR, Vocabulary.identity(V))
-    redistributing = FIRST_ORDER, COVARIANCE
     for name in BUILDERS:
         method = pruning.method(name, temperature)
         assert method.keep == 1
-        if name not in redistributing:
-            q = _q(method.drafter, pruning, temperature)
-            torch.testing.assert_close(q, _full_softmax(pruning, temperature))
+        q = _q(method.drafter, pruning, temperature)
+        torch.testing.assert_close(q, _full_softmax(pruning, temperature))
 
 
 @pytest.mark.parametrize("name", BUILDERS)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.drafter import PrunedDrafter
-from rdk_cuda.recipes.choose import hurts
+from rdk_cuda.recipes.choose import hurts, tune
 from rdk_cuda.recipes.recording import Samples
 
 # The target always emits token 0. Of the drafter with the head `TRUSTING`, it accepts sigmoid(h)
@@ -78,3 +78,8 @@ def test_one_document_decides_nothing_and_what_differs_nowhere_is_not_worth_its_
     assert said_to_hurt(torch.full((2, 50), -0.3))
     assert said_to_hurt(torch.zeros(3, 4))
     assert not said_to_hurt(torch.full((3, 4), 0.1))
+
+
+def test_of_no_candidates_none_is_chosen() -> None:
+    with pytest.raises(ValueError, match="got no candidates"):
+        tune([], samples(torch.zeros(2, 2)), FULL_HEAD, 1.0)

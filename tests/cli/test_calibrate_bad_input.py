@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from rdk_cuda.decoding.models import Read, Reading
 from rdk_cuda.recipes import resume
@@ -147,9 +148,16 @@ CHANGES: list[tuple[Change, str, str]] = [
     ),
     (written("text/0.txt"), "--held-out text/1.txt --text text/0.txt", "--text: the longest doc"),
     (
-        configured("drafter/config.json", max_position_embeddings=5),
+        configured("drafter/config.json", max_position_embeddings=11),
         "",
-        "--drafter drafter:  ... the model's context is 5",
+        "--drafter drafter: HuggingFaceModel: LlamaForCausalLM reads 11 tokens at most; needs 12",
+    ),
+    (
+        lambda: GPT2LMHeadModel(
+            GPT2Config(vocab_size=400, n_positions=11, n_embd=8, n_layer=1, n_head=2)
+        ).save_pretrained("drafter"),
+        "",
+        "--drafter drafter: HuggingFaceModel: GPT2LMHeadModel reads 11 tokens at most; needs 12",
     ),
     (
         lambda: shutil.copy("text/0.txt", "copy.txt"),

@@ -62,6 +62,7 @@ def test_control_a_command_in_a_process_of_its_own_has_what_it_needs_and_no_extr
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=with_path())
     assert "target tokens (V_t)" in done.stdout, done.stderr
     assert "torch" in imported(done.stderr)
+    assert not imported(done.stderr) & EXTRAS
     # A program of another name that imports rdk_cuda gets all of it, but what the extras install.
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "__init__.py").write_text("import rdk_cuda.__main__\nrdk_cuda.Affinity\n")

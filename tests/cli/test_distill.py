@@ -192,9 +192,9 @@ def begun(
     paths = Path("target"), Path("calibrated"), (), out
     request = Training(*paths, prompt=8, tokens=2, seed=seed, data="text", batch=2)
     drafter: Any = None  # no text depends on it
-    progress, texts = Stages(), (Text([], 1, None), Text(held_out, 1, None))
+    texts = Text([], 1, None), Text(held_out, 1, None)
     stage = distill.Train(drafter, {"temperature": 1.0})
-    return stage, State(request, tiny, *texts, progress.each, progress.say)
+    return stage, State(request, tiny, *texts, Stages())
 
 
 def documents(*lengths: int) -> list[Document]:

@@ -13,7 +13,7 @@ from rdk_cuda.__main__ import main
 from rdk_cuda.decoding.models import Read, Reading
 from rdk_cuda.drafter import FullHead
 from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
-from rdk_cuda.recipes import run
+from rdk_cuda.recipes import run, saved
 from rdk_cuda.recipes.inputs.loading import load_pair
 from rdk_cuda.recipes.inputs.pairs import Pair
 from rdk_cuda.recipes.stages.stage import Stage
@@ -48,7 +48,7 @@ def test_a_new_kind_of_drafter_is_one_class(
     def load(*given: Any, **options: Any) -> Pair:
         return EarlyExit(**vars(load_pair(*given, **options)))
 
-    monkeypatch.setattr(run, "load_pair", load)
+    monkeypatch.setattr(saved, "load_pair", load)
     out = tmp_path / "out"
     assert main(command(directories, texts, out, "--draft-cost", 0.1)) == 0
     settings = settings_of(out)

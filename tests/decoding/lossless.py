@@ -16,14 +16,7 @@ from typing import Any, NamedTuple
 import test_parts
 import test_trees_in_the_loop
 import torch
-from table_model import (
-    RejectedDrafts,
-    TableModel,
-    chi_square,
-    continuations,
-    joint,
-    random_table,
-)
+from table_model import RejectedDrafts, TableModel, chi_square, continuations, joint, random_table
 from test_parts import DRAFTER, PROMPT, SIZE, TARGET, VOCABULARY, chain, decoder
 from torch import Tensor
 

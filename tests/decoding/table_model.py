@@ -52,10 +52,7 @@ class TableModel:
         return self.feed_tree(tokens, keep, [()] * len(tokens))
 
     def feed_tree(
-        self,
-        tokens: Sequence[Sequence[int]],
-        keep: Sequence[int],
-        parents: Sequence[Sequence[int]],
+        self, tokens: Sequence[Sequence[int]], keep: Sequence[int], parents: Sequence[Sequence[int]]
     ) -> Output:
         """Rows of nodes by the branch that each ends."""
         assert all(0 <= token < self.size for new in tokens for token in new)

@@ -42,29 +42,13 @@ def test_temperature_zero_is_greedy_decoding_of_the_target_also_with_ties(
     target, other = torch.randint(3, (2, SIZE * SIZE, SIZE), generator=generator).float()
     drafter = torch.where(torch.rand(target.shape, generator=generator) < 0.8, target, other)
     same = SpeculativeDecoder(
-        TableModel(target, SIZE),
-        TableModel(drafter, SIZE),
-        draft_temperature=draft_temperature,
+        TableModel(target, SIZE), TableModel(drafter, SIZE), draft_temperature=draft_temperature
     )
     result = same.generate(PROMPTS, max_new_tokens=20, temperature=0, seeds=seed)
     expected = [greedy(TableModel(target, SIZE), prompt, 20) for prompt in PROMPTS]
     assert result.tokens == expected
     assert sum(result.statistics.accepted) > 0
     assert result.statistics.resampled > 0
-
-
-def test_a_sequence_does_not_depend_on_its_batch() -> None:
-    options = [
-        {"max_new_tokens": 17, "temperature": 1.0, "seeds": 11, "eos": {5}},
-        {"max_new_tokens": 3, "temperature": 0.0, "seeds": 12, "eos": {0}},
-        {"max_new_tokens": 25, "temperature": 0.6, "seeds": -13, "eos": set()},
-        {"max_new_tokens": 9, "temperature": 1.7, "seeds": 2**62, "eos": {1, 2}},
-    ]
-    together = {name: [option[name] for option in options] for name in options[0]}
-    batch = decoder().generate(PROMPTS, **together)
-    for prompt, option, tokens in zip(PROMPTS, options, batch.tokens, strict=True):
-        alone = {name: [value] for name, value in option.items()}
-        assert decoder().generate([prompt], **alone).tokens == [tokens]
 
 
 def test_seeds_repeat_and_are_not_shared() -> None:
@@ -79,15 +63,6 @@ def test_seeds_repeat_and_are_not_shared() -> None:
     first = draw(None)
     torch.manual_seed(1)
     assert draw(None) == first
-
-
-def test_temperature_is_each_sequence_s_own() -> None:
-    mixed = decoder().generate(
-        [[1]] * 5, max_new_tokens=30, temperature=[0, 0.3, 1, 0, 2], seeds=[1, 2, 3, 4, 5]
-    )
-    expected = greedy(TableModel(random_table(SIZE, 0), SIZE), [1], 30)
-    assert mixed.tokens[0] == mixed.tokens[3] == expected
-    assert all(mixed.tokens[b] != expected for b in (2, 4))
 
 
 def test_sequences_end_by_their_own_rules() -> None:
@@ -171,14 +146,6 @@ def test_no_more_is_drafted_than_can_be_used() -> None:
     for seed in range(10):
         speculative.generate([[1, 2]], max_new_tokens=6, seeds=seed)
     assert longest == 2 + 6 - 1
-
-
-def test_the_same_vocabulary_needs_no_affinity_and_has_nothing_out_of_vocabulary() -> None:
-    model = TableModel(random_table(SIZE, 0), SIZE)
-    twins = SpeculativeDecoder(model, TableModel(model.table, SIZE), draft_length=4)
-    statistics = twins.generate(PROMPTS, max_new_tokens=50, seeds=6).statistics
-    assert statistics.resampled == statistics.out_of_vocabulary == 0
-    assert statistics.mean_accepted_length > 3.5
 
 
 def test_the_drafter_has_the_target_s_temperature_unless_told_otherwise() -> None:

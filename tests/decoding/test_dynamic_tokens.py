@@ -21,12 +21,7 @@ from rdk_cuda import (
     SuccessorTable,
     Vocabulary,
 )
-from rdk_cuda.decoding import (
-    DrafterChain,
-    DrafterTree,
-    Output,
-    SpeculativeDecoder,
-)
+from rdk_cuda.decoding import DrafterChain, DrafterTree, Output, SpeculativeDecoder
 from rdk_cuda.decoding.generation import Continuation, Kind
 from rdk_cuda.decoding.models import feed_unread
 from rdk_cuda.dynamic_tokens import DynamicTokens, with_recent_bonus
@@ -120,7 +115,6 @@ def test_contexts_and_drafter_logits_are_not_copied_for_each_token(
 
     def watched(logits: Tensor, draft: rdk_cuda.Draft, *rest: Any, **options: Any) -> Any:
         if draft.logits is not None:
-            assert draft.rows is not None
             memory.add(draft.rows.logits.data_ptr())
         return verify(logits, draft, *rest, **options)
 

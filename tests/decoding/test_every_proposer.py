@@ -6,6 +6,7 @@ holds for the kernels, too.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -212,13 +213,13 @@ def test_control_other_limits_are_caught() -> None:
 @pytest.mark.parametrize("name", PROPOSERS)
 def test_at_temperature_0_the_text_is_the_target_s_own(name: str, method: str) -> None:
     limits = [30, 2, 17, 1]
-    result = decoder(PROPOSERS[name](), method).generate(
-        PROMPTS, max_new_tokens=limits, temperature=0
-    )
+    made, cut = decoder(PROPOSERS[name](), method), {"top_k": 1, "top_p": 0.1, "min_p": 0.5}
+    result = made.generate(PROMPTS, max_new_tokens=limits, temperature=0, **cut)
     expected = zip(PROMPTS, limits, strict=True)
     assert result.tokens == [greedy(TARGET, prompt, limit) for prompt, limit in expected]
     assert sum(result.statistics.accepted) > 0
     assert result.statistics.tokens == sum(limits)
+    assert result.logprobs == [[]] * 4
 
 
 # Where prompts differ, that one does not see where sequences begin.
@@ -226,9 +227,10 @@ def test_at_temperature_0_the_text_is_the_target_s_own(name: str, method: str) -
     ("name", "method"), [pair for pair in PAIRS if pair[0] != "rejected drafts again"]
 )
 def test_a_sequence_is_the_same_alone_and_in_a_batch(name: str, method: str) -> None:
-    """With its log-probabilities, also where it has no drafts and others do."""
-    options: dict[str, Any] = {"max_new_tokens": [20, 1, 30, 25], "seeds": [3, 4, 5, 6]}
+    """With its log-probabilities, also where it has no drafts and others do, or ends."""
+    options: dict[str, Any] = {"max_new_tokens": [20, 1, 30, 25], "seeds": [3, -4, 5, 2**62]}
     options |= {"temperature": [1.0, 0.7, 0.0, 1.3], "top_k": [0, 3, 4, 2], "min_p": [0.02] * 4}
+    options["eos"] = [{5}, {0}, set(), {1, 2}]
     make = PROPOSERS[name]
     together = decoder(make(), method).generate(PROMPTS, **options, logprobs="processed")
     for b, prompt in enumerate(PROMPTS):
@@ -236,6 +238,39 @@ def test_a_sequence_is_the_same_alone_and_in_a_batch(name: str, method: str) -> 
         alone = decoder(make(), method).generate([prompt], **own, logprobs="processed")
         assert alone.tokens == [together.tokens[b]]
         assert alone.logprobs == [together.logprobs[b]]
+
+
+@pytest.mark.parametrize("temperature", [0.8, 1.0, 0.0])
+@pytest.mark.parametrize("of", ["processed", "raw"])
+@pytest.mark.parametrize("name", ["chain", "tree, mixed"])
+def test_log_probabilities_are_those_of_each_token_when_it_was_decided(
+    name: str, of: Any, temperature: float
+) -> None:
+    """Of sequences of different lengths, parallel to their tokens, an end token included."""
+    prompts = [PROMPT, [1], [3, 3, 0]]
+    options: dict[str, Any] = {"eos": [[1], [], []], "allowed": lossless.allowed, "logprobs": of}
+    tokens, _, logprobs = decoder(PROPOSERS[name]()).generate(
+        prompts,
+        max_new_tokens=[40, 7, 0],
+        temperature=temperature,
+        seeds=5,
+        **ALL_LIMITS,
+        **options,
+    )
+    assert [len(own) for own in logprobs] == [len(own) for own in tokens]
+    assert len(tokens[1]) == 7
+    truncated = lossless.processed(temperature or 1.0, True, **ALL_LIMITS)
+    for prompt, new, own in zip(prompts, tokens, logprobs, strict=True):
+        text = list(prompt)
+        for token, logprob in zip(new, own, strict=True):
+            row = truncated.logits(text).double()
+            if temperature == 0:
+                allowed = lossless.ALLOWED[text[-1]]
+                assert token == int(TARGET.logits(text).masked_fill(~allowed, -math.inf).argmax())
+            exact = (row if of == "processed" else TARGET.logits(text).double()).log_softmax(0)
+            expected = 0.0 if of == "processed" and temperature == 0 else float(exact[token])
+            assert abs(logprob - expected) < 1e-5
+            text.append(token)
 
 
 class Namespaces(TorchDispatchMode):

@@ -222,7 +222,6 @@ def test_dynamic_tokens_of_the_target_have_the_logits_of_the_drafters_tokens() -
     own = Affinity.from_rows([{id: 1.0} for id in kept], target_size=ours.get_vocab_size())
     text = TextDrafter(WithHead(table, kept), ours, theirs, own=own)
     head = text.partners_head(size)
-    assert head is not None
     the, unknown = ids_of(theirs, b" the")[0], theirs.token_to_id("<unk>")
     tokens = torch.tensor([[the, -1, unknown, size, 2**31 - 1]], dtype=torch.int32)
     state = torch.eye(len(table))[[5]]

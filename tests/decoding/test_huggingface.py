@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import random
-import re
 from typing import Any
 
 import pytest
@@ -12,31 +11,13 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.decoding import (
-    DrafterChain,
-    DrafterTree,
-    SpeculativeDecoder,
-)
+from rdk_cuda.decoding import DrafterChain, DrafterTree, SpeculativeDecoder
 
 transformers = pytest.importorskip("transformers", minversion="5.0")
-from rdk_cuda.integrations.huggingface import (  # noqa: E402
-    HuggingFaceModel,
-    slot_cache,
-)
+from rdk_cuda.integrations.huggingface import HuggingFaceModel, slot_cache  # noqa: E402
 from rdk_cuda.integrations.huggingface import model as huggingface  # noqa: E402
-from rdk_cuda.integrations.huggingface.library import (  # noqa: E402
-    CACHE_ARGUMENTS,
-    cache_argument,
-)
-from tests.architectures import (  # noqa: E402
-    CONFIGS,
-    CONTEXT,
-    EAGER,
-    SIZE,
-    SLIDING,
-    WINDOW,
-    tiny,
-)
+from rdk_cuda.integrations.huggingface.library import CACHE_ARGUMENTS, cache_argument  # noqa: E402
+from tests.architectures import CONFIGS, CONTEXT, EAGER, SIZE, SLIDING, WINDOW, tiny  # noqa: E402
 
 
 @torch.no_grad()
@@ -199,20 +180,6 @@ def test_dead_slots_are_dropped() -> None:
     assert wrapped._cache._alive.shape[1] < 60
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_stays_near_its_plain_forward(dtype: torch.dtype) -> None:
-    model = tiny().to(dtype)
-    wrapped = HuggingFaceModel(model)
-    wrapped.reset(2)
-    wrapped.feed([[3, 4, 5, 9, 9], [8]], [1, 1])
-    wrapped.rollback([3, 1])
-    logits = wrapped.feed([[6], [7, 2, 4]], [1, 3]).logits
-    assert logits.dtype == dtype
-    for got, ids in ((logits[0, :1], [3, 4, 5, 6]), (logits[1], [8, 7, 2, 4])):
-        expected = alone(model, ids)[-len(got) :].float()
-        assert float((got.float() - expected).norm() / expected.norm()) < 0.05
-
-
 def test_models_in_float64_decode_with_dynamic_tokens_too() -> None:
     model = tiny().double()
     vocabulary = Vocabulary(torch.arange(10, 30), SIZE)
@@ -242,25 +209,7 @@ def test_a_pruned_head_replaces_the_model_s_own() -> None:
     torch.testing.assert_close(logits[1, 0], alone(model, [9])[0, rows] + bias)
     full, own_bias = wrapped.full_head
     assert own_bias is None
-    assert hidden is not None
     torch.testing.assert_close(hidden[1, 0] @ full.T, alone(model, [9])[0])
-
-
-def test_dynamic_tokens_come_from_the_full_head() -> None:
-    """The target's own twin with a pruned head, offered all that was pruned, is never wrong."""
-    model = tiny()
-    vocabulary = Vocabulary(torch.arange(10, 30), SIZE)
-    weight = model.get_output_embeddings().weight.detach()
-    speculative = SpeculativeDecoder(
-        HuggingFaceModel(model),
-        HuggingFaceModel(model, head=weight[10:30]),
-        Affinity.intersection(vocabulary),
-        vocabulary=vocabulary,
-        dynamic_tokens=lambda contexts: vocabulary.pruned.expand(len(contexts), -1),
-    )
-    statistics = speculative.generate([[3], [4, 5]], max_new_tokens=40, seeds=1).statistics
-    assert statistics.out_of_vocabulary > 0
-    assert statistics.mean_accepted_length > 3
 
 
 def fewer_ids(size: int = SIZE - 11) -> HuggingFaceModel:
@@ -295,25 +244,6 @@ def test_a_drafter_that_could_draft_what_it_cannot_read_is_refused() -> None:
         SpeculativeDecoder(HuggingFaceModel(tiny()), drafter, last)
     with pytest.raises(ValueError, match=f"DrafterChain: .* {needs}"):
         DrafterChain(drafter, own, dynamic_tokens=lambda contexts: torch.zeros(1, 1).int())
-
-
-@pytest.mark.parametrize(
-    ("config", "changes", "reason"),
-    [
-        ("T5Config", {}, "encoder-decoder"),
-        ("BloomConfig", {"vocab_size": SIZE, "hidden_size": 32}, "does not take .*position_ids"),
-    ],
-)
-def test_models_that_cannot_roll_back_are_refused(
-    config: str, changes: dict[str, Any], reason: str
-) -> None:
-    config_object = getattr(transformers, config)(**changes)
-    kind = "AutoModelForSeq2SeqLM" if config == "T5Config" else "AutoModelForCausalLM"
-    with torch.device("meta"):
-        model = getattr(transformers, kind).from_config(config_object, attn_implementation="eager")
-    version = re.escape(f"of Transformers {transformers.__version__} ")
-    with pytest.raises(TypeError, match=f"{version}.*{reason}"):
-        HuggingFaceModel(model.eval())
 
 
 def test_other_unusable_models_are_refused() -> None:
@@ -355,7 +285,8 @@ def test_bad_arguments_are_refused_by_name() -> None:
         wrapped.feed([[1] * (CONTEXT + 1)], [1])
     with pytest.raises(ValueError, match=r"lengths is \[-1\]"):
         wrapped.rollback([-1])
-    with pytest.raises(ValueError, match=r"head has shape \[4, 31\]; needs \[V_d, 32\]"):
+    message = r"head has shape \[4, 31\] .*; needs floats \[V_d >= 1, 32\]"
+    with pytest.raises(ValueError, match=message):
         HuggingFaceModel(tiny(), head=torch.zeros(4, 31))
     with pytest.raises(ValueError, match="recent is 0; needs at least 1"):
         HuggingFaceModel(tiny(), recent=0)

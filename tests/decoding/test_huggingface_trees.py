@@ -20,21 +20,10 @@ from torch import Tensor  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from rdk_cuda import Affinity, Vocabulary  # noqa: E402
-from rdk_cuda.decoding import (  # noqa: E402
-    DrafterChain,
-    DrafterTree,
-    NGrams,
-    Proposal,
-    SpeculativeDecoder,
-    Step,
-)
+from rdk_cuda.decoding import DrafterChain, DrafterTree, Proposal, SpeculativeDecoder, Step  # noqa: E402
 from rdk_cuda.decoding.generation import Batch  # noqa: E402
 from rdk_cuda.decoding.trees import branch  # noqa: E402
-from rdk_cuda.integrations.huggingface import (  # noqa: E402
-    Generate,
-    HuggingFaceModel,
-    slot_cache,
-)
+from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel, slot_cache  # noqa: E402
 from tests.architectures import CONTEXT, SIZE, near, tiny  # noqa: E402
 
 KINDS = [("llama", "sdpa"), ("llama", "eager"), ("mistral", "sdpa"), ("gemma3", "eager")]
@@ -105,7 +94,6 @@ class Watched(RandomTrees):
 
     def propose(self, sequences: Sequence[Any], step: Step) -> Proposal:
         random_tree = super().propose(sequences, step)
-        assert random_tree.parents is not None
         tokens = random_tree.tokens.clone()
         for b, s in enumerate(sequences):
             tokens[b, 2] = alone(self.model, s.tokens)[-1].argmax()
@@ -166,7 +154,6 @@ def test_a_greedy_tree_has_the_likeliest_nodes_of_a_drafter_that_reads_all_anew(
     proposer.reset(2)
     batch = Batch.of(contexts, 9, 0.0, 1, None, torch.device("cpu"))
     proposal = proposer.propose(batch.sequences, batch.step([9, 9]))
-    assert proposal.parents is not None
     for b, context in enumerate(contexts):
         tokens, parents = proposal.tokens[b].tolist(), proposal.parents[b].tolist()
         chosen = [tuple(tokens[n] for n in branch(parents, node)) for node in range(7)]
@@ -177,30 +164,6 @@ def test_a_greedy_tree_has_the_likeliest_nodes_of_a_drafter_that_reads_all_anew(
             scores |= {path: children.get(path, 0.0)}
             children |= {(*path, 2 * i): scores[path] + float(p) for i, p in enumerate(row)}
         assert set(chosen) == set(sorted(children, key=lambda path: -children[path])[:7])
-
-
-@pytest.mark.parametrize("kind", ["n-grams", "tree"])
-def test_generate_takes_a_proposer(kind: str) -> None:
-    model = tiny()
-    proposer: Any = NGrams()
-    if kind == "tree":
-        affinity = Affinity.intersection(Vocabulary.identity(SIZE))
-        proposer = DrafterTree(HuggingFaceModel(near(model, 0.05)), affinity, nodes=5)
-    ids = torch.tensor([[0, 5, 3, 5, 3], [7, 8, 7, 8, 7]])
-    options: dict[str, Any] = {
-        **{"max_new_tokens": 25, "do_sample": False, "eos_token_id": None, "pad_token_id": 0},
-        **{"attention_mask": torch.tensor([[0, 1, 1, 1, 1], [1] * 5]), "repetition_penalty": 1.1},
-        **{"return_dict_in_generate": True, "output_scores": True, "output_logits": True},
-    }
-    generate = Generate(proposer)
-    found = model.generate(ids, custom_generate=generate, **options)
-    expected = model.generate(ids, **options)
-    assert torch.equal(found.sequences, expected.sequences)
-    for name in ("scores", "logits"):
-        for one, other in zip(getattr(found, name), getattr(expected, name), strict=True):
-            assert_close(one, other)
-    assert generate.statistics is not None
-    assert sum(generate.statistics.accepted) > 0
 
 
 @pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.5}])

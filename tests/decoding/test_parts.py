@@ -13,15 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from table_model import (
-    TableModel,
-    chi_square,
-    continuations,
-    greedy,
-    joint,
-    pruned,
-    random_table,
-)
+from table_model import TableModel, chi_square, continuations, greedy, joint, pruned, random_table
 from torch import Tensor
 
 import rdk_cuda

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 from table_model import TableModel, chi_square, continuations, joint, pruned
 from test_parts import (
     AFFINITY,
@@ -72,10 +71,3 @@ def test_control_rows_of_other_siblings_are_caught(monkeypatch: pytest.MonkeyPat
 def test_what_the_rule_does_not_know_is_refused() -> None:
     with pytest.raises(ValueError, match="without logprobs and allowed"):
         decoder("a beam").generate([[1]], max_new_tokens=5, logprobs="raw")
-
-
-def test_a_target_without_distribution_is_told() -> None:
-    made = decoder("a beam")
-    made.target = TableModel(torch.full_like(TARGET.table, torch.nan), SIZE)
-    with pytest.raises(RuntimeError, match="no distribution"):
-        made.generate([[1]], max_new_tokens=5, seeds=1)

@@ -187,10 +187,7 @@ def test_without_a_bias_it_is_none() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"left": torch.zeros(3, 2)},
-            r"left has .* torch.float32; needs torch.int8 \[3, 2\]",
-        ),
+        ({"left": torch.zeros(3, 2)}, r"left has .* torch.float32; needs torch.int8 \[3, 2\]"),
         ({"scale": torch.ones(2)}, r"scale has shape \[2\]"),
         ({"bias": torch.full((3,), torch.inf)}, r"bias\[0\] is inf; needs finite"),
         ({"right": torch.ones(1, 4)}, r"left has shape \[3, 2\], right \[1, 4\]"),
@@ -204,14 +201,8 @@ def test_without_a_bias_it_is_none() -> None:
             {"fine": torch.full((3, 2), 1.5).half(), "candidates": 2},
             r"fine\[0, 0\] is 1.5; needs -1 to 1",
         ),
-        (
-            {"fine": torch.ones(3, 2).half(), "candidates": 1},
-            "candidates is 1; needs 2 to 3",
-        ),
-        (
-            {"tokens": torch.tensor([1, 2, 1], dtype=torch.int32)},
-            "tokens has a negative id or one",
-        ),
+        ({"fine": torch.ones(3, 2).half(), "candidates": 1}, "candidates is 1; needs 2 to 3"),
+        ({"tokens": torch.tensor([1, 2, 1], dtype=torch.int32)}, "tokens has a negative id or one"),
         (
             {"tokens": torch.tensor([1, 2, -1], dtype=torch.int32)},
             "tokens has a negative id or one",

@@ -22,11 +22,7 @@ from rdk_cuda import (
     Vocabulary,
     distinct_tokens,
 )
-from rdk_cuda.dynamic_tokens import (
-    Contexts,
-    recent_tokens_of,
-    with_recent_bonus,
-)
+from rdk_cuda.dynamic_tokens import Contexts, recent_tokens_of, with_recent_bonus
 from rdk_cuda.dynamic_tokens.sources import with_bonus
 
 SIZE = 12

@@ -56,10 +56,7 @@ def exact(temperature: float) -> dict[tuple[int, ...], float]:
 
 
 def p_value(
-    proposer: Proposer,
-    temperature: float = 1.0,
-    method: Any = "token",
-    samples: int = SAMPLES,
+    proposer: Proposer, temperature: float = 1.0, method: Any = "token", samples: int = SAMPLES
 ) -> float:
     affinity = proposer.affinity if type(proposer) is DrafterChain else None
     decoder = SpeculativeDecoder(TARGET, None, affinity, proposer=proposer, method=method)

@@ -10,13 +10,7 @@ import pytest
 import torch
 from table_model import TableModel, greedy, pruned
 from test_hooks import no_repeats, process, stale
-from test_parts import (
-    AFFINITY,
-    DRAFTER,
-    TARGET,
-    VOCABULARY,
-    decoder,
-)
+from test_parts import AFFINITY, DRAFTER, TARGET, VOCABULARY, chain, decoder
 from torch import Tensor
 
 import rdk_cuda
@@ -59,26 +53,13 @@ PROPOSERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["processed", "raw"])
-def test_log_probabilities_are_those_of_the_target(kind: Any) -> None:
-    tokens, _, logprobs = decoder(mixed()).generate(
-        PROMPTS, max_new_tokens=15, seeds=1, temperature=0.7, logprobs=kind
-    )
-    for prompt, new, found in zip(PROMPTS, tokens, logprobs, strict=True):
-        scale = 0.7 if kind == "processed" else 1.0
-        expected = [
-            float((TARGET.logits([*prompt, *new[:n]]) / scale).log_softmax(0)[token])
-            for n, token in enumerate(new)
-        ]
-        assert found == pytest.approx(expected, abs=1e-5)
-
-
-def test_processors_are_asked_about_each_branch() -> None:
+@pytest.mark.parametrize("make", [RandomTrees, chain])
+def test_processors_are_asked_about_each_branch(make: Any) -> None:
     """The penalty of `test_hooks.py`, which goes by the tokens that a row is said to follow."""
 
     def generated(target: TableModel, hook: Any) -> list[list[int]]:
         options: dict[str, Any] = {"max_new_tokens": 40, "seeds": [1, 2, 3, 4], "process": hook}
-        result = decoder(RandomTrees(), target=target).generate(PROMPTS, **options)
+        result = decoder(make(), target=target).generate(PROMPTS, **options)
         assert sum(result.statistics.accepted) > 0
         return result.tokens
 

@@ -11,6 +11,8 @@ from rdk_cuda.cli import arguments
 from tests.cli import calibrating
 from tests.tiny_models import VOCABULARY, save_tokenizer
 
+WEIGHTS = "model.safetensors"
+
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
     """What `python -m examples.demo` answers."""
@@ -27,6 +29,10 @@ def refusal(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
         (["--seed", "-1"], "--seed: got '-1'; needs a whole number from 0"),
         (["--prompt", " \n"], "--prompt is empty"),
         (["--target", "somewhere"], "--target and --drafter belong together"),
+        (
+            ["--model", "gemma3-270m", "--target", "here", "--drafter", "there"],
+            "leave --target, --drafter and --train out",
+        ),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
     ],
 )
@@ -60,31 +66,28 @@ def with_three_layers(target: Path, drafter: Path) -> None:
 
 
 def truncated(target: Path, drafter: Path) -> None:
-    weights = drafter / "model.safetensors"
+    weights = drafter / WEIGHTS
     weights.write_bytes(weights.read_bytes()[:1000])
-
-
-def without_tokenizer(target: Path, drafter: Path) -> None:
-    for file in target.glob("tokenizer*"):
-        file.unlink()
-
-
-def pickled(target: Path, drafter: Path) -> None:
-    (drafter / "model.safetensors").rename(drafter / "pytorch_model.bin")
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda target, drafter: target.rename(target / "../x"), "{0}: no such directory"),
-        (lambda target, drafter: (drafter / "config.json").unlink(), "{1}: no config.json"),
-        (without_tokenizer, "--target {0}: holds no tokenizer"),
-        (truncated, "--drafter {1}: "),
-        (lambda target, drafter: (drafter / "model.safetensors").unlink(), "--drafter {1}: "),
-        (with_three_layers, "lack"),
-        (pickled, "safetensors"),
+        (lambda target, _: target.rename(target / "../x"), "{0}: no such directory"),
+        (lambda _, drafter: (drafter / "config.json").unlink(), "{1}: no config.json"),
         (
-            lambda target, drafter: save_tokenizer(target, VOCABULARY + 50),
+            lambda target, _: [file.unlink() for file in target.glob("tokenizer*")],
+            "--target {0}: holds no tokenizer",
+        ),
+        (truncated, "--drafter {1}: "),
+        (lambda _, drafter: (drafter / WEIGHTS).unlink(), "--drafter {1}: "),
+        (with_three_layers, "lack"),
+        (
+            lambda _, drafter: (drafter / WEIGHTS).rename(drafter / "pytorch_model.bin"),
+            "safetensors",
+        ),
+        (
+            lambda target, _: save_tokenizer(target, VOCABULARY + 50),
             f"tokenizer has {VOCABULARY + 50} tokens",
         ),
     ],

@@ -5,11 +5,7 @@ import torch
 from torch import Tensor
 
 from examples.demo import checks
-from examples.demo.checks import (
-    check_greedy,
-    check_lossless,
-    greedy_outputs,
-)
+from examples.demo.checks import check_greedy, check_lossless, greedy_outputs
 from examples.demo.shipped import Models
 from examples.demo.text import Prompt, held_out_prompts
 from rdk_cuda import Affinity, Vocabulary

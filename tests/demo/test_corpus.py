@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from examples.demo import corpus
+from examples.demo.text import held_out_prompts
+from rdk_cuda.recipes.inputs.pairs import ModelPair
 
 MODELS = Path(corpus.__file__).parent / "models"
 SHIPPED = [
@@ -38,6 +40,15 @@ def test_a_python_without_library_source_is_told_what_to_do(
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(FileNotFoundError, match="zipped or frozen"):
         corpus.training_files()
+
+
+def test_prompts_are_as_long_as_asked_and_end_at_the_head_of_a_function(tiny: ModelPair) -> None:
+    prompts = held_out_prompts(tiny.tokenizer, length=40)
+    assert {len(prompt.ids) for prompt in prompts} == {40}
+    assert {prompt.source for prompt in prompts} == {path.name for path in corpus.held_out_files()}
+    ends = [tiny.tokenizer.decode(prompt.ids).splitlines()[-1] for prompt in prompts]
+    heads = [end for end in ends if end.lstrip().startswith("def ") and end.endswith(":")]
+    assert len(heads) > len(ends) // 2
 
 
 @shipped_models

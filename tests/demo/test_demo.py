@@ -137,7 +137,6 @@ def test_ctrl_c_ends_it_with_one_line_and_no_files(
 ) -> None:
     given = arguments(directories, tmp_path, "--tokens", "300", "--keep", "0.1")
     process = interruptible.start([sys.executable, "-c", WITH_LITTLE_TEXT, *given])
-    assert process.stderr is not None
     printed = ""
     while "Decoding" not in printed:
         line = process.stderr.readline()

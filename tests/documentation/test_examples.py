@@ -17,12 +17,7 @@ import torch
 
 import rdk_cuda
 
-from .markdown import (
-    PAGES,
-    ROOT,
-    Block,
-    python_blocks,
-)
+from .markdown import PAGES, ROOT, Block, python_blocks
 
 # Modules that only the extras bring; an example that needs one is skipped without it.
 EXTRAS = {"matplotlib", "rich", "sklearn", "tokenizers", "tqdm", "transformers", "vllm"}

@@ -124,7 +124,7 @@ NO_SHARES = [row(names.FULL, 1.0), row(names.PRUNED, 1.0), row(names.VIRTUAL, 1.
 NO_INTERVALS = [{**each, "acceptance_low": None, "recovered_high": None} for each in ONE_PRUNING]
 SEVERAL = [
     row(method, keep, share, temperature=temperature, virtual_rows=rows)
-    for method, share in ((names.FIRST_ORDER, -9.0), (names.VIRTUAL, 0.8), ("another", 0.2))
+    for method, share in (("first-order RDK", -9.0), (names.VIRTUAL, 0.8), ("another", 0.2))
     for keep in (0.5, 0.25, 0.125, 0.01)
     for temperature in (0.0, 0.7, 1.0)
     for rows in (0, 16)

@@ -16,16 +16,9 @@ import torch
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.vocabulary import Vocabulary
 from tests import generators, tree_generators
-from tests.proof.emulated.workloads import (
-    WORKLOADS,
-    batch,
-    draft,
-    redistribute,
-    row_limits,
-    verify,
-)
+from tests.proof.emulated.batches import BATCHES, repeated
+from tests.proof.emulated.workloads import WORKLOADS, batch, draft, redistribute, row_limits, verify
 
-from .batches import BATCHES, repeated
 from .stand_in import OnDevice, moved
 
 TIMES = 50  # as many sequences and rows as no GPU has multiprocessors

@@ -14,14 +14,10 @@ from torch import Tensor
 
 from tests import generators
 from tests.generators import Batch
-from tests.operators.test_invariance import (
-    assert_same_bits,
-    assert_same_result,
-    verified,
-)
+from tests.operators.test_invariance import assert_same_bits, assert_same_result, verified
+from tests.proof.emulated.batches import BATCHES, repeated
 from tests.proof.emulated.workloads import WORKLOADS, row_limits
 
-from .batches import BATCHES, repeated
 from .recorded import recorded
 
 pytestmark = pytest.mark.usefixtures("on_device")

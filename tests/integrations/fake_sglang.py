@@ -33,8 +33,6 @@ MODULES = {".".join(name[:end]) for name in _NAMES for end in range(1, len(name)
 def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A fresh copy of this module, under the names of SGLang's modules."""
     spec = importlib.util.spec_from_file_location("fake_sglang", __file__)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     for name in ("fake_sglang", *MODULES):
         monkeypatch.setitem(sys.modules, name, module)

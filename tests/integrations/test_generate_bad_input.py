@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dis
 import inspect
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,6 +25,8 @@ from rdk_cuda.integrations.huggingface.generate import Generate
 from rdk_cuda.integrations.huggingface.library import CACHE_ARGUMENTS, cache_argument
 
 from .pair import PAD, SIZE, drafter, full, padded, target
+
+KEYS = [654, 400, 836, 123, 340]
 
 
 @pytest.fixture(autouse=True)
@@ -49,71 +51,68 @@ class Nothing:
     def end(self) -> None: ...
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "advice"),
-    [
-        ("assistant_model", "a model", "give the drafter to Generate"),
-        ("streamer", Nothing(), r"Generate\(streamer=...\)"),
-        ("synced_gpus", True, "sharded"),
-    ],
-)
-def test_arguments_that_generate_keeps_to_itself_are_refused(
-    name: str, value: Any, advice: str
+KEPT, OTHER_MODE = "was given to model.generate, ", "needs greedy_search or sample"
+IGNORED = r"is .*not supported: .*; leave it"
+# `generate` calls a callable without the first three, whether they were given or not.
+OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"assistant_model": drafter()}, f"{KEPT}.*give the drafter to Generate"),
+    ({"streamer": Nothing()}, rf"{KEPT}.*Generate\(streamer=...\)"),
+    ({"synced_gpus": True}, f"{KEPT}.*sharded"),
+    ({"num_beams": 2}, f"ask for beam_search; {OTHER_MODE}"),
+    ({"num_beams": 2, "do_sample": True}, "ask for beam_sample; "),
+    ({"penalty_alpha": 0.5, "top_k": 4}, "ask for contrastive_search; "),
+    ({"dola_layers": "low"}, "ask for dola_generation; "),
+    ({"force_words_ids": [[3]], "num_beams": 2}, "ask for constrained_beam_search; "),
+    ({"prompt_lookup_num_tokens": 3}, "ask for assisted_generation; "),
+    ({"assistant_early_exit": 1}, "ask for assisted_generation; "),
+    ({"use_mtp": True}, "ask for assisted_generation; "),
+    ({"assistant_confidence_threshold": 0.1}, IGNORED),
+    ({"assistant_lookbehind": 3}, IGNORED),
+    ({"cache_config": {"nbits": 4}}, IGNORED),
+    ({"compile_config": transformers.CompileConfig()}, IGNORED),
+    ({"guidance_scale": 1.5}, IGNORED),
+    ({"is_assistant": True}, IGNORED),
+    ({"max_cache_len": 64, "cache_implementation": "static"}, IGNORED),
+    ({"max_matching_ngram_size": 2}, IGNORED),
+    ({"num_assistant_tokens": 7}, IGNORED),
+    ({"num_assistant_tokens_schedule": "heuristic"}, IGNORED),
+    ({"output_attentions": True, "return_dict_in_generate": True}, IGNORED),
+    ({"output_hidden_states": True, "return_dict_in_generate": True}, IGNORED),
+    ({"assistant_ensemble_weight": 0.5}, IGNORED),
+    ({"prefill_chunk_size": 4}, IGNORED),
+    ({"speculation_type": "dflash"}, IGNORED),
+    ({"target_lookbehind": 3}, IGNORED),
+    ({"cache_implementation": "offloaded"}, "cache_implementation is 'offloaded'; .*'static'"),
+    ({"cache_implementation": "offloaded_static"}, "is 'offloaded_static'; .*'static'"),
+    ({"use_cache": False}, "use_cache is False"),
+    ({"position_ids": torch.arange(9).expand(2, 9) + 3}, "position_ids do not count"),
+    ({"inputs_embeds": torch.zeros(2, 9, 32)}, "inputs_embeds was given"),
+    ({"watermarking_config": transformers.SynthIDTextWatermarkingConfig(keys=KEYS, ngram_len=5)},
+     "SynthIDTextWatermarkLogitsProcessor remembers"),
+    *(
+        (
+            {"input_ids": torch.arange(8).view(2, 4), "attention_mask": torch.tensor(mask)},
+            r"attention_mask has to be 0 on the left .*left",
+        )
+        for mask in ([[1, 1, 1, 0], [1] * 4], [[1, 0, 1, 1], [1] * 4], [[0] * 4, [1] * 4])
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "message"), OPTIONS, ids=lambda value: str(value)[:40])
+def test_options_that_would_be_ignored_or_mean_something_else_are_refused(
+    options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`generate` calls a callable without them, whether they were given or not."""
-    given = drafter() if name == "assistant_model" else value
-    with pytest.raises(ValueError, match=f"{name} was given to model.generate, .*{advice}"):
-        generate(**{name: given})
-
-
-@pytest.mark.parametrize(
-    ("options", "mode"),
-    [
-        ({"num_beams": 2}, "beam_search"),
-        ({"num_beams": 2, "do_sample": True}, "beam_sample"),
-        ({"penalty_alpha": 0.5, "top_k": 4}, "contrastive_search"),
-        ({"dola_layers": "low"}, "dola_generation"),
-        ({"force_words_ids": [[3]], "num_beams": 2}, "constrained_beam_search"),
-        ({"prompt_lookup_num_tokens": 3}, "assisted_generation"),
-        ({"assistant_early_exit": 1}, "assisted_generation"),
-        ({"use_mtp": True}, "assisted_generation"),
-    ],
-)
-def test_other_kinds_of_generation_are_refused(options: dict[str, Any], mode: str) -> None:
-    if not all(hasattr(transformers.GenerationConfig(), option) for option in options):
-        pytest.skip(f"transformers {transformers.__version__} has no {' or '.join(options)}")
-    with pytest.raises(ValueError, match=f"ask for {mode}; needs greedy_search or sample"):
-        generate(**options)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("assistant_confidence_threshold", 0.1),
-        ("assistant_lookbehind", 3),
-        ("cache_config", {"nbits": 4}),
-        ("compile_config", transformers.CompileConfig()),
-        ("guidance_scale", 1.5),
-        ("is_assistant", True),
-        ("max_cache_len", 64),
-        ("max_matching_ngram_size", 2),
-        ("num_assistant_tokens", 7),
-        ("num_assistant_tokens_schedule", "heuristic"),
-        ("output_attentions", True),
-        ("output_hidden_states", True),
-        ("assistant_ensemble_weight", 0.5),
-        ("prefill_chunk_size", 4),
-        ("speculation_type", "dflash"),
-        ("target_lookbehind", 3),
-    ],
-)
-def test_options_that_would_be_ignored_are_refused(option: str, value: Any) -> None:
-    if not hasattr(transformers.GenerationConfig(), option):
-        pytest.skip(f"transformers {transformers.__version__} has no {option}")
-    options = {option: value, "return_dict_in_generate": option.startswith("output")}
-    if option == "max_cache_len":
-        options["cache_implementation"] = "static"
-    with pytest.raises(ValueError, match=f"Generate: {option} is .*not supported: .*; leave it"):
+    # The library makes a stream before we are asked, and a torch with CUDA has none without a GPU.
+    monkeypatch.setattr(torch, "Stream", object)
+    first = next(iter(options))
+    if message.startswith("ask for") or message is IGNORED:
+        if not all(hasattr(transformers.GenerationConfig(), option) for option in options):
+            pytest.skip(f"transformers {transformers.__version__} has no {first}")
+        message = f"Generate: {first} {message}" if message is IGNORED else message
+    elif message.startswith(KEPT):
+        message = f"{first} {message}"
+    with pytest.raises(ValueError, match=message):
         generate(**options)
 
 
@@ -125,16 +124,6 @@ def test_options_at_their_defaults_and_positions_that_count_are_not_refused() ->
     for options in ({**given, "guidance_scale": 1.0}, {"position_ids": positions}):
         with pytest.raises(pytest.fail.Exception, match="decoding began"):
             generate(**options, output_attentions=False)
-
-
-def test_other_caches_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The library makes one before we are asked, and a torch with CUDA has none without a GPU.
-    monkeypatch.setattr(torch, "Stream", object)
-    for kind in ("offloaded", "offloaded_static"):
-        with pytest.raises(ValueError, match=f"cache_implementation is '{kind}'; .*'static'"):
-            generate(cache_implementation=kind)
-    with pytest.raises(ValueError, match="use_cache is False"):
-        generate(use_cache=False)
 
 
 @pytest.mark.parametrize("given", CACHE_ARGUMENTS)
@@ -150,16 +139,11 @@ def test_a_cache_with_tokens_is_refused_by_either_name(given: str) -> None:
         generate(**{given: cache})
 
 
-def test_processors_that_remember_are_refused() -> None:
-    keys = [654, 400, 836, 123, 340]
-    config = transformers.SynthIDTextWatermarkingConfig(keys=keys, ngram_len=5)
-    with pytest.raises(ValueError, match="SynthIDTextWatermarkLogitsProcessor remembers"):
-        generate(watermarking_config=config)
-
+def test_a_subclass_of_a_processor_that_remembers_is_refused() -> None:
     class Own(transformers.SynthIDTextWatermarkLogitsProcessor):
-        """A subclass remembers, too."""
+        """It remembers, too."""
 
-    own = Own(5, keys, 2**8, 0, context_history_size=16, device="cpu")
+    own = Own(5, KEYS, 2**8, 0, context_history_size=16, device="cpu")
     with pytest.raises(ValueError, match="SynthIDTextWatermarkLogitsProcessor remembers"):
         generate(logits_processor=[own])
 
@@ -181,73 +165,36 @@ def test_every_processor_of_the_library_that_changes_itself_when_called_is_known
     assert "SynthIDTextWatermarkLogitsProcessor" in changing
 
 
-@pytest.mark.parametrize(
-    "mask", [[[1, 1, 1, 0], [1, 1, 1, 1]], [[1, 0, 1, 1], [1, 1, 1, 1]], [[0] * 4, [1] * 4]]
-)
-def test_padding_elsewhere_than_on_the_left_is_refused(mask: list[list[int]]) -> None:
-    ids = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
-    with pytest.raises(ValueError, match=r"attention_mask has to be 0 on the left .*left"):
-        generate(input_ids=ids, attention_mask=torch.tensor(mask))
-
-
-def test_other_inputs_of_the_model_are_refused() -> None:
-    inputs = padded(4, 9)
-    shifted = torch.arange(9).expand(2, 9) + 3
-    with pytest.raises(ValueError, match="position_ids do not count"):
-        generate(position_ids=shifted)
-    embeds = torch.zeros(2, 9, 32)
-    with pytest.raises(ValueError, match="inputs_embeds was given"):
-        generate(inputs_embeds=embeds)
+def with_types() -> Any:
+    """A model whose forward takes the types of tokens."""
     model = copy.deepcopy(target())
     forward = model.forward
 
-    def with_types(input_ids: Any = None, token_type_ids: Any = None, **rest: Any) -> Any:
+    def typed(input_ids: Any = None, token_type_ids: Any = None, **rest: Any) -> Any:
         return forward(input_ids=input_ids, **rest)
 
-    model.forward = with_types
-    with pytest.raises(ValueError, match="token_type_ids was given for the model's forward"):
-        generate(model=model, token_type_ids=torch.zeros_like(inputs["input_ids"]))
+    model.forward = typed
+    return model
 
 
-def test_models_that_cannot_do_it_are_refused() -> None:
+def t5() -> Any:
     size = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
     config = transformers.T5Config(vocab_size=SIZE, decoder_start_token_id=0, **size)
-    t5 = transformers.T5ForConditionalGeneration(config).eval()
-    with pytest.raises(TypeError, match="T5ForConditionalGeneration is an encoder-decoder"):
-        generate(model=t5)
-    with pytest.raises(TypeError, match="encoder-decoder"):
-        Generate(t5)
-    with pytest.raises(ValueError, match="LlamaForCausalLM is in training mode"):
-        generate(model=copy.deepcopy(target()).train())
-    spread = copy.deepcopy(target())
-    spread.hf_device_map = {"model": 0, "lm_head": "cpu"}
-    with pytest.raises(ValueError, match="is spread over the devices"):
-        generate(model=spread)
+    return transformers.T5ForConditionalGeneration(config).eval()
 
 
-def test_drafters_that_cannot_do_it_are_refused() -> None:
-    with pytest.raises(ValueError, match="training mode"):
-        Generate(copy.deepcopy(drafter()).train())
-    model = copy.deepcopy(drafter())
-    drafts = HuggingFaceModel(model)
-    same = Affinity.intersection(Vocabulary.identity(SIZE))
-    later = [Generate(drafts), Generate(DrafterTree(drafts, same))]
-    model.train()
-    for each in later:
-        with pytest.raises(ValueError, match="the drafter is in training mode"):
-            generate(each)
-    other = Affinity.intersection(Vocabulary([1, 2, 3], SIZE))
-    with pytest.raises(ValueError, match=r"drafter predicts 61 tokens, and the affinity .* from 3"):
-        generate(Generate(drafter(), other))
-    larger = Affinity.intersection(Vocabulary(torch.arange(SIZE), SIZE + 1))
-    with pytest.raises(ValueError, match=r"predicts 61 tokens, and affinity is of 62; needs"):
-        generate(Generate(drafter(), larger))
-    with pytest.raises(ValueError, match=r"predicts 61 tokens, and vocabulary is of 70; needs"):
-        generate(Generate(drafter(), same, vocabulary=Vocabulary([1], 70)))
-    with pytest.raises(ValueError, match="draft_length is 0"):
-        Generate(drafter(), draft_length=0)
-    with pytest.raises(ValueError, match="draft_temperature is -1"):
-        generate(full(draft_temperature=-1.0))
+def spread() -> Any:
+    model = copy.deepcopy(target())
+    model.hf_device_map = {"model": 0, "lm_head": "cpu"}
+    return model
+
+
+def training(wrap: Any = lambda drafts: drafts) -> Generate:
+    """A drafter that goes on to be trained."""
+    drafts = HuggingFaceModel(copy.deepcopy(drafter()))
+    made = Generate(wrap(drafts))
+    drafts.model.train()
+    return made
 
 
 class Elsewhere:
@@ -259,31 +206,52 @@ class Elsewhere:
     def reset(self, batch_size: int) -> None: ...
 
 
-def test_arguments_of_another_kind_are_named() -> None:
-    elsewhere = Elsewhere()
-    vocabulary: Any = Vocabulary.identity(SIZE)
-    half: Any = 2.5
-    with pytest.raises(TypeError, match="affinity is a Vocabulary; needs an Affinity"):
-        generate(Generate(drafter(), vocabulary))
-    with pytest.raises(TypeError, match=r"Generate: draft_length is 2\.5; needs an integer"):
-        Generate(elsewhere, draft_length=half)
-    affinity: Any = Affinity.intersection(vocabulary)
-    with pytest.raises(TypeError, match=r"Generate: vocabulary is .* needs a Vocabulary"):
-        Generate(elsewhere, vocabulary=affinity)
-    with pytest.raises(TypeError, match=r"Generate: length is 2\.5; needs a rule"):
-        Generate(elsewhere, length=half)
-    with pytest.raises(TypeError, match=r"drafter_tokenizer is .* and NGrams proposes the target"):
-        Generate(NGrams(), tokenizer=object(), drafter_tokenizer=object())
+EVERY = Vocabulary.identity(SIZE)
+SAME = Affinity.intersection(EVERY)
+LARGER = Affinity.intersection(Vocabulary(torch.arange(SIZE), SIZE + 1))
+# What is made of what, by what is said of it.
+MODELS: dict[str, Callable[[], Any]] = {
+    "token_type_ids was given for the model's forward": lambda: generate(
+        model=with_types(), token_type_ids=torch.zeros(2, 9, dtype=torch.int64)
+    ),
+    "T5ForConditionalGeneration is an encoder-decoder": lambda: generate(model=t5()),
+    "an encoder-decoder": lambda: Generate(t5()),
+    "LlamaForCausalLM is in training mode": lambda: generate(model=copy.deepcopy(target()).train()),
+    "is spread over the devices": lambda: generate(model=spread()),
+    "training mode": lambda: Generate(copy.deepcopy(drafter()).train()),
+    "the drafter is in training mode": lambda: generate(training()),
+    "the drafter .* training mode": lambda: generate(
+        training(lambda drafts: DrafterTree(drafts, SAME))
+    ),
+    r"drafter predicts 61 tokens, and the affinity .* from 3": lambda: generate(
+        Generate(drafter(), Affinity.intersection(Vocabulary([1, 2, 3], SIZE)))
+    ),
+    r"predicts 61 tokens, and affinity is of 62; needs": lambda: generate(
+        Generate(drafter(), LARGER)
+    ),
+    r"predicts 61 tokens, and vocabulary is of 70; needs": lambda: generate(
+        Generate(drafter(), SAME, vocabulary=Vocabulary([1], 70))
+    ),
+    "draft_length is 0": lambda: Generate(drafter(), draft_length=0),
+    "draft_temperature is -1": lambda: generate(full(draft_temperature=-1.0)),
+    "affinity is a Vocabulary; needs an Affinity": lambda: generate(Generate(drafter(), EVERY)),
+    r"Generate: draft_length is 2\.5; needs an integer": lambda: Generate(
+        Elsewhere(), draft_length=2.5
+    ),
+    "Generate: vocabulary is .* needs a Vocabulary": lambda: Generate(Elsewhere(), vocabulary=SAME),
+    r"Generate: length is 2\.5; needs a rule": lambda: Generate(Elsewhere(), length=2.5),
+    "drafter_tokenizer is .* and NGrams proposes the target": lambda: Generate(
+        NGrams(), tokenizer=object(), drafter_tokenizer=object()
+    ),
+    "the drafter is on meta, the model on cpu": lambda: generate(Generate(Elsewhere())),
+    "has no drafter; needs the whole directory": lambda: Generate.from_directory("/nowhere"),
+}
 
 
-def test_a_drafter_on_another_device_is_refused() -> None:
-    with pytest.raises(ValueError, match="the drafter is on meta, the model on cpu"):
-        generate(Generate(Elsewhere()))
-
-
-def test_a_directory_that_is_no_drafter_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SavedDrafterError, match="none has no drafter; needs the whole directory"):
-        Generate.from_directory(tmp_path / "none")
+@pytest.mark.parametrize("message", MODELS)
+def test_models_and_drafters_that_cannot_do_it_are_refused_by_name(message: str) -> None:
+    with pytest.raises((TypeError, ValueError, SavedDrafterError), match=message):
+        MODELS[message]()
 
 
 class OwnEnd(StoppingCriteria):

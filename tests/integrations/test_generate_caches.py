@@ -15,16 +15,9 @@ from rdk_cuda.decoding import DrafterTree
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.generate import Generate
 from rdk_cuda.integrations.huggingface.library import cache_argument
+from tests.architectures import SLIDING, WINDOW, near, tiny
 
-from .pair import SIZE, drafter, full, padded, pruned, target
-
-
-@pytest.mark.parametrize("cache", [None, "dynamic", "static"])
-@pytest.mark.parametrize("seed", range(3))
-def test_output_does_not_depend_on_the_cache(cache: str | None, seed: int) -> None:
-    arguments = {**padded(4, 17, 1, 8, seed=seed), "do_sample": False, "max_new_tokens": 40}
-    ours = target().generate(**arguments, cache_implementation=cache, custom_generate=pruned())
-    assert torch.equal(ours, target().generate(**arguments))
+from .pair import SIZE, drafter, full, padded, target
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
@@ -39,13 +32,33 @@ def test_an_empty_cache_of_the_caller_says_its_kind_and_stays_empty(kind: str) -
 
 
 @pytest.mark.parametrize("tree", [False, True])
-def test_memory_is_given_back(tree: bool) -> None:
+def test_memory_is_given_back_and_slots_stay_as_they_were(tree: bool) -> None:
     drafts = HuggingFaceModel(drafter())
     same = Affinity.intersection(Vocabulary.identity(SIZE))
     generate = Generate(DrafterTree(drafts, same) if tree else drafts)
     arguments = {**padded(4, 9), "max_new_tokens": 9, "custom_generate": generate}
     target().generate(**arguments, cache_implementation="static")
-    assert generate._target is not None
     for model in (generate._target, drafts):
         assert model.lengths == []
         assert not any(layer.is_initialized for layer in model._cache.past.layers)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.parametrize("cache", [None, "dynamic", "static"])
+def test_greedy_output_does_not_depend_on_the_cache_past_several_windows(
+    name: str, cache: str | None
+) -> None:
+    """Rows end within, at and beyond a window; drafts are rejected on both sides of its edge."""
+    model = tiny(name)
+    generate = Generate(near(model, noise=0.1), draft_length=4)
+    arguments = {
+        **padded(1, WINDOW, 3 * WINDOW, WINDOW - 1),
+        "do_sample": False,
+        "max_new_tokens": 5 * WINDOW,
+        "pad_token_id": 60,
+    }
+    ours = model.generate(**arguments, cache_implementation=cache, custom_generate=generate)
+    assert torch.equal(ours, model.generate(**arguments))
+    statistics = generate.statistics
+    assert statistics.resampled > 8
+    assert statistics.mean_accepted_length > 0.3

@@ -27,6 +27,7 @@ from rdk_cuda.decoding.generation import Continuation
 from rdk_cuda.decoding.proposal import Proposal, Step
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.generate import Generate
+from rdk_cuda.integrations.huggingface.library import given_cache
 
 from ..versions.__main__ import BUILD, ROOT, create, pip
 from .pair import PAD, SIZE, drafter, full, padded, pruned, target
@@ -85,6 +86,7 @@ def by_calls(ids: Tensor, calls: int) -> Tensor:
 
 BY_ROW: Any = StopAfter(range(0, SIZE, 9), 11)
 CRITERIA: dict[str, Callable[[int], list[Any]]] = {
+    "none": lambda _: [],
     HARNESS.__module__: lambda rows: texts(rows, 24),
     "two texts": lambda rows: texts(rows, 43, 52),
     "one bool": lambda _: [Asked(lambda ids, _: int((ids[:, WIDTH:] == 52).any(1).sum()) > 2)],
@@ -139,6 +141,7 @@ PROPOSERS = ["chain", "tree", "uneven", pytest.param("pruned", marks=pytest.mark
 def test_criteria_are_asked_once_for_each_length_and_shown_what_generate_shows(
     criteria: str, proposer: str
 ) -> None:
+    """And tokens, the streamer, scores and logits are those of `generate`."""
     for name, options in OPTIONS.items():
         inputs = padded(*LENGTHS[1:2]) if name == "one row" else padded(*LENGTHS)
         rows = len(inputs["input_ids"]) * options.get("num_return_sequences", 1)
@@ -154,6 +157,7 @@ def test_criteria_are_asked_once_for_each_length_and_shown_what_generate_shows(
             found.append(library(asked, **inputs, **options, **how))
             shown = [each.shown for each in asked if isinstance(each, Asked)]
             seen.append((shown, streamer.got, streamer.ended))
+        assert type(found[0]) is type(found[1])
         tokens, right = (getattr(each, "sequences", each) for each in found)
         assert torch.equal(tokens, right), name
         assert seen[0] == seen[1], name
@@ -162,7 +166,9 @@ def test_criteria_are_asked_once_for_each_length_and_shown_what_generate_shows(
         assert generate.statistics.tokens == int(own.sum()), name  # type: ignore[union-attr]
         for which in ("scores", "logits") if "output_scores" in options else ():
             expected = torch.stack(found[1][which], 1).where(own[:, :, None], 0)
+            assert {each.dtype for each in found[0][which]} == {expected.dtype}
             assert torch.allclose(torch.stack(found[0][which], 1), expected, rtol=0, atol=2e-3)
+            assert given_cache(found[0])[1] is None
 
 
 class Counting(LogitsProcessor):

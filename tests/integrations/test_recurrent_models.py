@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import random
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import pytest
@@ -34,38 +30,23 @@ from rdk_cuda.integrations.huggingface import (  # noqa: E402
 from rdk_cuda.integrations.huggingface import model as huggingface  # noqa: E402
 from rdk_cuda.integrations.huggingface.mixers import Pass  # noqa: E402
 from rdk_cuda.integrations.huggingface.recurrent_cache import RecurrentCache  # noqa: E402
-from rdk_cuda.integrations.huggingface.slot_layer import (  # noqa: E402
-    IndexedSlotLayer,
-    SlotLayer,
-)
+from rdk_cuda.integrations.huggingface.slot_layer import IndexedSlotLayer, SlotLayer  # noqa: E402
 from tests import served_models  # noqa: E402
 from tests.architectures import near, tiny  # noqa: E402
 from tests.recurrent_models import (  # noqa: E402
     EACH,
     INDEXERS,
+    NEW,
     PLACES,
+    PROMPTS,
     READ_AGAIN,
     ROWS,
-    SIZE,
     STEPWISE,
     Spoilt,
+    mostly_right,
     recurrent,
+    truth,
 )
-
-NEW = 20
-PROMPTS = [[random.Random(n).randrange(1, SIZE) for _ in range(n)] for n in (7, 1, 23, 12)]
-
-
-@cache
-def truth(name: str) -> list[list[int]]:
-    """Have the library continue each prompt, alone."""
-    model, texts = recurrent(name), []
-    for prompt in PROMPTS:
-        ids = torch.tensor([prompt])
-        options = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
-        new = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
-        texts.append(new[0, len(prompt) :].tolist())
-    return texts
 
 
 @pytest.mark.parametrize("name", EACH)
@@ -80,10 +61,6 @@ def test_ragged_feeding_and_rollback_equal_fresh_forwards(name: str) -> None:
         assert wrapped._recurrent.stepwise == (name in STEPWISE)
         assert wrapped._recurrent.gated == (name not in STEPWISE)
     assert_session_is_exact(model, wrapped, seed=1)
-
-
-def mostly_right(name: str, *, trees: bool = False) -> Spoilt:
-    return Spoilt([old + new for old, new in zip(PROMPTS, truth(name), strict=True)], trees=trees)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +99,6 @@ def test_generate_writes_the_same_with_a_recurrent_drafter(name: str) -> None:
     mask = (ids > 0).long()
     new = model.generate(ids, attention_mask=mask, custom_generate=generate, **options)
     assert new[:, width:].tolist() == truth(name)[:3:2]
-    assert generate.statistics is not None
     assert sum(generate.statistics.accepted) > 0
 
 
@@ -221,7 +197,6 @@ def test_hidden_states_of_passes_one_after_the_other(
     wrapped.feed([PROMPTS[2], PROMPTS[0]], [1, 1])
     wrapped.rollback([11, 7])
     output = wrapped.feed([[5, 6, 7], [8]], [2, 1])
-    assert output.states is not None
     for b, text in enumerate(([*PROMPTS[2][:11], 5, 6, 7], [*PROMPTS[0], 8])):
         kept, new = (2, 1)[b], (3, 1)[b]
         torch.testing.assert_close(output.logits[b, :kept], alone(model, text)[-kept:])
@@ -249,7 +224,6 @@ def test_kernels_in_which_rejected_tokens_leave_a_trace_are_not_used(
     monkeypatch.setattr(gated_mixers, "_zeroed", lambda values, kept: values)
     model = recurrent(name)
     wrapped = HuggingFaceModel(model)
-    assert wrapped._recurrent is not None
     assert not wrapped._recurrent.gated
     assert not wrapped._recurrent.stepwise
     assert_session_is_exact(model, wrapped, seed=3)
@@ -262,7 +236,6 @@ def test_states_made_without_outputs_are_those_of_the_kernel(
     """Of sequences that keep nothing, some and all tokens of passes, one after the other."""
     wrapped = HuggingFaceModel(recurrent("mamba2", n_groups=groups))
     cache = wrapped._recurrent
-    assert cache is not None
     original, made = gated_mixers._Scan.go_on, list[bool]()
 
     def go_on(*given: Any) -> bool:
@@ -290,13 +263,10 @@ def test_mixers_that_ignore_a_state_read_one_token_at_a_time(
 ) -> None:
     """In half precision the model's own noise hides it, but for a look at single mixers."""
     several, single = (HuggingFaceModel(recurrent(name).to(dtype)) for name in ("lfm3", "jamba"))
-    assert several._recurrent is not None
     assert not several._recurrent.stepwise
-    assert single._recurrent is not None
     assert single._recurrent.stepwise
     monkeypatch.setattr(Pass, "error_behind_states", lambda _: 0.0)
     single = HuggingFaceModel(recurrent("jamba").to(dtype))
-    assert single._recurrent is not None
     assert single._recurrent.stepwise == (dtype == torch.float32)
 
 
@@ -375,10 +345,7 @@ def test_samples_of_a_hybrid_have_its_distribution(monkeypatch: pytest.MonkeyPat
         ("recurrent_gemma", r"layers \[0, 1\] where"),
         ("xlstm", "does not take .* position_ids"),
         ("rwkv", "does not take .* position_ids"),
-        (
-            "unlimited_ocr",
-            "reference_sliding.*, whose window begins where its first pass ends",
-        ),
+        ("unlimited_ocr", "reference_sliding.*, whose window begins where its first pass ends"),
         ("bloom", "does not take position_ids"),
     ],
 )
@@ -419,110 +386,3 @@ def test_trees_below_earlier_nodes_are_refused() -> None:
     wrapped.feed_tree([[1, 2]], [2], [[-1]])
     with pytest.raises(ValueError, match=r"a tree by its paths, and \[1\] nodes are read; needs"):
         wrapped.feed_tree([[3]], [1], [[-1, 0]])
-
-
-def test_another_model_over_the_same_one_changes_nothing() -> None:
-    """Both have their hooks in the same modules, which `generate` alone does not notice."""
-    model = recurrent("nemotron_h")
-    first, second = HuggingFaceModel(model), HuggingFaceModel(model)
-    for wrapped in (first, second):
-        wrapped.reset(1)
-        wrapped.feed([PROMPTS[0]], [1])
-    found = [wrapped.feed([[3, 4, 5]], [3]).logits for wrapped in (first, second)]
-    assert torch.equal(*found)
-    torch.testing.assert_close(found[0][0], alone(model, [*PROMPTS[0], 3, 4, 5])[-3:])
-    hooks = [len(module._forward_pre_hooks) for module in model.modules()]
-    assert max(hooks) == 1
-
-
-def test_states_that_go_back_keep_no_graph_of_gradients() -> None:
-    """Parameters are as `from_pretrained` leaves them; memory would grow with each step."""
-    wrapped = HuggingFaceModel(recurrent("nemotron_h"))
-    wrapped.reset(2)
-    wrapped.feed([PROMPTS[0]] * 2, [1, 1])
-    lengths = list(wrapped.lengths)
-    for _ in range(2):
-        wrapped.feed([[5, 6, 7]] * 2, [3, 3])
-        lengths = [lengths[0] + 3, lengths[1] + 1]
-        wrapped.rollback(lengths)
-    cache = wrapped._recurrent
-    assert cache is not None
-    assert not any(s.requires_grad for at in cache._at for s in cache._states(at).values())
-
-
-def test_a_mixer_without_its_hooks_is_refused() -> None:
-    """Its layer would go back to states of zeros."""
-    model = recurrent("lfm3")
-    wrapped = HuggingFaceModel(model)
-    assert wrapped._recurrent is not None
-    wrapped._recurrent.gated = False
-    mixer: Any = next(iter(wrapped._recurrent.mixers))
-    hooks = mixer._forward_pre_hooks.copy()
-    mixer._forward_pre_hooks.clear()
-    wrapped.reset(1)
-    wrapped.feed([[3, 4, 5]], [1])
-    wrapped.feed([[1, 2, 3]], [3])
-    with pytest.raises(RuntimeError, match="was replaced, or has lost its hooks; wrap the model"):
-        wrapped.rollback([4])
-    mixer._forward_pre_hooks.update(hooks)
-
-
-@pytest.mark.parametrize("name", ["qwen3_5_text", "nemotron_h", "jamba", "lfm3", "inkling_text"])
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_layers_that_a_device_map_has_put_elsewhere_keep_their_states(name: str, when: str) -> None:
-    """Of two layers only the hooks of accelerate know where the weights are."""
-    accelerate = pytest.importorskip("accelerate")
-    model = recurrent(name)
-    layers = model.base_model.layers if hasattr(model.base_model, "layers") else model.model.layers
-    wrapped = HuggingFaceModel(model) if when == "after" else None
-    for layer in layers[1:3]:
-        accelerate.cpu_offload(layer, execution_device="cpu")
-    assert any(weight.is_meta for weight in model.parameters())
-    decoder = SpeculativeDecoder(wrapped or HuggingFaceModel(model), proposer=mostly_right(name))
-    done = decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0)
-    assert done.tokens == truth(name)
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_forward_that_somebody_has_put_in_a_mixer_is_called_and_stays(when: str) -> None:
-    """As accelerate does; the other mixers' kernels are noted all the same."""
-    model, calls = recurrent("qwen3_5_text"), list[int]()
-    wrapped = HuggingFaceModel(model) if when == "after" else None
-    mixer = next(each for each in model.modules() if hasattr(each, "in_proj_qkv"))
-    forward = mixer.forward
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        calls.append(1)
-        return forward(*args, **kwargs)
-
-    mixer.forward = counted
-    try:
-        target = wrapped or HuggingFaceModel(model)
-        decoder = SpeculativeDecoder(target, proposer=mostly_right("qwen3_5_text"))
-        done = decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0)
-        assert done.tokens == truth("qwen3_5_text")
-        assert calls
-        assert vars(mixer)["forward"] is counted
-    finally:
-        vars(mixer).pop("forward", None)
-
-
-def test_threads_with_models_of_their_own_over_one_module_decode_as_one_does() -> None:
-    model, expected = recurrent("qwen3_5_text"), truth("qwen3_5_text")
-    targets = [HuggingFaceModel(model) for _ in range(2)]
-
-    def decode(target: HuggingFaceModel) -> list[list[list[int]]]:
-        decoder = SpeculativeDecoder(target, proposer=mostly_right("qwen3_5_text"))
-        texts = (
-            decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0).tokens for _ in range(2)
-        )
-        return [[list(own) for own in tokens] for tokens in texts]
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            assert list(pool.map(decode, targets)) == [[expected] * 2] * 2
-    finally:
-        sys.setswitchinterval(interval)
-    assert not any("forward" in vars(each) for each in model.modules())

@@ -49,11 +49,7 @@ def sampling(count: int, seeded: bool = False, **options: Any) -> SimpleNamespac
     """Of `count` requests alike; options are temperature, top_k, top_p, min_p, and fields."""
     temperature, top_k = options.pop("temperature", 1.0), options.pop("top_k", TOP_K_ALL)
     top_p, min_p = options.pop("top_p", 1.0), options.pop("min_p", 0.0)
-    fields = {
-        "logit_bias": None,
-        "acc_additive_penalties": None,
-        "acc_scaling_penalties": None,
-    }
+    fields = {"logit_bias": None, "acc_additive_penalties": None, "acc_scaling_penalties": None}
     return SimpleNamespace(
         temperatures=torch.full((count, 1), temperature),
         top_ks=torch.full((count,), top_k, dtype=torch.int32),
@@ -132,6 +128,7 @@ ALLOWED = torch.tensor([True, False, True, True, False])
 SETTINGS: dict[str, tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = {
     "T = 0.7": ({"temperature": 0.7}, lambda row: (row / 0.7).softmax(-1)),
     "seeds": ({"seeded": True}, lambda row: row.softmax(-1)),
+    "by block": ({"seeded": True}, lambda row: row.softmax(-1)),
     "top-k 3": ({"top_k": 3}, lambda row: kept(row, row >= row.sort().values[-3])),
     "top-p 0.8": ({"top_p": 0.8, "seeded": True}, top_p),
     "min-p 0.3": (
@@ -160,29 +157,22 @@ class Mask:
 def test_the_output_has_the_targets_distribution(sglang: Any, name: str) -> None:
     options, processed = SETTINGS[name]
     torch.manual_seed(11)
-    worker = worker_of(sglang, DraftWorker(pruned()))
+    own = DraftWorker(pruned(), "block" if name == "by block" else "token")
+    worker = worker_of(sglang, own)
+    verify, methods = own.arena.verify, set()
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        methods.add(options["method"])
+        return verify(*arguments, **options)
+
+    own.arena.verify = noted  # type: ignore[method-assign]
     mask = Mask if name == "grammar" else None
     tokens, accepted = said(sglang, worker, sampling(SAMPLES, **options), mask)
+    assert methods == {own.method}
     assert_fits(counts(tokens), exact(processed))
     assert accepted > SAMPLES / 2
     # The control: the right output is not that of other parameters.
     assert p_value(counts(tokens), exact(lambda row: (row / 1.2).softmax(-1))) < CERTAIN
-
-
-def test_verification_by_block_has_the_targets_distribution(sglang: Any) -> None:
-    torch.manual_seed(14)
-    own = DraftWorker(pruned(), "block")
-    worker = worker_of(sglang, own)
-    original, methods = own.arena.verify, set()
-
-    def verify(*arguments: Any, **options: Any) -> Any:
-        methods.add(options["method"])
-        return original(*arguments, **options)
-
-    own.arena.verify = verify  # type: ignore[method-assign]
-    tokens, _ = said(sglang, worker, sampling(SAMPLES, seeded=True))
-    assert_fits(counts(tokens), exact(lambda row: row.softmax(-1)))
-    assert methods == {"block"}
 
 
 @pytest.mark.parametrize("seeded", [False, True])
@@ -334,18 +324,9 @@ def test_without_seeds_every_draw_has_its_own() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            lambda model: model.__delattr__("logits_processor"),
-            "has no logits_processor or no lm_head",
-        ),
-        (
-            lambda model: setattr(model.lm_head, "weight", None),
-            "whose head is not quantised",
-        ),
-        (
-            lambda model: model.lm_head.to(torch.float64),
-            "whose weight is float32, float16 or bfloat16",
-        ),
+        (lambda model: delattr(model, "logits_processor"), "has no logits_processor or no lm_head"),
+        (lambda model: setattr(model.lm_head, "weight", None), "whose head is not quantised"),
+        (lambda model: model.lm_head.to(torch.float64), "whose weight is float32, float16 or b"),
         (
             lambda model: setattr(model.lm_head, "weight", torch.nn.Parameter(torch.ones(5, 3))),
             r"has \[V_t, d\] = \[5, 8\]; the served models have \[5, 3\]",

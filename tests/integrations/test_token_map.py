@@ -10,10 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rdk_cuda import Affinity
 from rdk_cuda.drafter import SavedDrafterError
-from rdk_cuda.integrations.huggingface.text_drafter import (
-    AFFINITY,
-    save_text_drafter,
-)
+from rdk_cuda.integrations.huggingface.text_drafter import AFFINITY, save_text_drafter
 from rdk_cuda.integrations.vllm.token_map import load_token_map
 from rdk_cuda.vocabulary.token_bytes import token_bytes
 from tests.trained_tokenizers import TOKENIZERS

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,43 +29,77 @@ IDS, SIZE = [17, 3, 40, 0, 9, 8], 41
 VOCABULARY = Vocabulary(IDS, SIZE)
 
 
-# Lists. The order of the file is the order of the head's rows.
+def checkpoint(prefix: str = "") -> dict[str, Tensor]:
+    """With the verifier's head too, which speculators saves while it trains."""
+    tensors = {"lm_head.weight": torch.zeros(6, 4), "midlayer.norm.weight": torch.ones(4)}
+    tensors |= {f"{prefix}{name}": each for name, each in d2t_tensors(VOCABULARY).items()}
+    return tensors | {"verifier_lm_head.weight": torch.zeros(SIZE, 4)}
 
 
-@pytest.mark.parametrize(
-    "content",
-    [IDS, tuple(IDS), torch.tensor(IDS), torch.tensor(IDS, dtype=torch.int32)],
-    ids=["list", "tuple", "int64", "int32"],
-)
-@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-def test_lists_of_fr_spec_and_sglang(tmp_path: Path, content: object, zipped: bool) -> None:
-    torch.save(content, tmp_path / "freq_6.pt", _use_new_zipfile_serialization=zipped)
-    assert read_token_map(tmp_path / "freq_6.pt", SIZE) == VOCABULARY
-    assert read_token_map(str(tmp_path / "freq_6.pt"), SIZE) == VOCABULARY
+def saved(content: object, name: str, **options: Any) -> Callable[[Path], object]:
+    return lambda folder: torch.save(content, folder / name, **options)
 
 
-@pytest.mark.parametrize("text", ["[17, 3, 40, 0, 9, 8]", "\n [17, 3,\n40, 0, 9, 8]\n"])
-def test_json_lists(tmp_path: Path, text: str) -> None:
-    (tmp_path / "kept").write_text(text, encoding="utf-8")
-    assert read_token_map(tmp_path / "kept", SIZE) == VOCABULARY
+def plain(tensors: dict[str, Tensor], name: str) -> Callable[[Path], object]:
+    return lambda folder: save_file(tensors, folder / name)
 
 
-def test_the_format_shows_in_the_content_not_in_the_name(tmp_path: Path) -> None:
-    torch.save(IDS, tmp_path / "kept.txt")
-    (tmp_path / "kept.pt").write_text(json.dumps(IDS))
-    save_file(d2t_tensors(VOCABULARY), tmp_path / "kept.npy")
-    for name in ("kept.txt", "kept.pt", "kept.npy"):
-        assert read_token_map(tmp_path / name, SIZE) == VOCABULARY
+def text(content: str, name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(content, encoding="utf-8")
 
 
-def test_a_checkpoint_may_begin_with_any_byte(tmp_path: Path) -> None:
+def any_byte(folder: Path) -> None:
     """The first is the lowest of the header's length, and may be a pickle's first, 128."""
     content = save(d2t_tensors(VOCABULARY))
     length = int.from_bytes(content[:8], "little")
     header = content[8 : 8 + length].ljust(256 + 128)
-    path = tmp_path / "map"
-    path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + length :])
-    assert read_token_map(path, SIZE) == VOCABULARY
+    rest = len(header).to_bytes(8, "little") + header + content[8 + length :]
+    (folder / "map").write_bytes(rest)
+
+
+def shards(suffix: str, stem: str, write: Callable[..., object]) -> Callable[[Path], object]:
+    def written(folder: Path) -> None:
+        tensors = checkpoint()
+        where = {name: f"part-{at % 3}.{suffix}" for at, name in enumerate(tensors)}
+        for file in set(where.values()):
+            part = {name: tensors[name] for name in tensors if where[name] == file}
+            write(part, folder / file)
+        (folder / f"{stem}.index.json").write_text(json.dumps({"weight_map": where}))
+
+    return written
+
+
+# The order of a list is that of the head's rows. The format shows in the content, not in the name.
+LEGACY = {"_use_new_zipfile_serialization": False}
+SAFE, BIN = "model.safetensors", "pytorch_model.bin"
+FILES: dict[str, Callable[[Path], object]] = {
+    "a list": saved(IDS, "map"),
+    "a tuple": saved(tuple(IDS), "map.txt"),
+    "int64": saved(torch.tensor(IDS), "map"),
+    "int32, legacy": saved(torch.tensor(IDS, dtype=torch.int32), "map", **LEGACY),
+    "a list, legacy": saved(IDS, "map", **LEGACY),
+    "JSON": text(json.dumps(IDS), "map.pt"),
+    "JSON in lines": text("\n [17, 3,\n40, 0, 9, 8]\n", "map"),
+    "d2t": plain(d2t_tensors(VOCABULARY), "map.npy"),
+    "any byte": any_byte,
+    "a checkpoint": plain(checkpoint(), SAFE),
+    "a checkpoint, model.": plain(checkpoint("model."), SAFE),
+    "a checkpoint of torch.save": saved(checkpoint(), BIN),
+    "a checkpoint of torch.save, legacy": saved(checkpoint(), BIN, **LEGACY),
+    "shards": shards("safetensors", SAFE, save_file),
+    "shards of torch.save": shards("bin", BIN, torch.save),
+    "no mask and no head": plain({"d2t": d2t_tensors(VOCABULARY)["d2t"]}, SAFE),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_maps_of_every_project_are_read(tmp_path: Path, name: str) -> None:
+    FILES[name](tmp_path)
+    files = [path for path in tmp_path.iterdir() if path.name.startswith("map")]
+    whole = [*files, *tmp_path.glob(SAFE), *tmp_path.glob(BIN)]
+    for path in (*whole, *([] if files else [tmp_path])):
+        assert read_token_map(path, SIZE) == VOCABULARY
+        assert read_token_map(str(path), SIZE) == VOCABULARY
 
 
 def test_a_list_that_names_its_end_token_again_can_mask_the_repeat(tmp_path: Path) -> None:
@@ -80,51 +116,6 @@ def test_of_repeats_the_first_is_kept() -> None:
     vocabulary = from_ids(ids, 4096, mask_repeats=True)
     expected = [id if ids.index(id) == at else -1 for at, id in enumerate(ids)]
     assert vocabulary.draft_ids.tolist() == expected
-
-
-# d2t.
-
-
-def checkpoint(vocabulary: Vocabulary, rows: int | None = None) -> dict[str, Tensor]:
-    rows = vocabulary.draft_size if rows is None else rows
-    return {"lm_head.weight": torch.zeros(rows, 4), "midlayer.norm.weight": torch.ones(4)} | (
-        d2t_tensors(vocabulary)
-    )
-
-
-@pytest.mark.parametrize("prefix", ["", "model."])
-def test_a_checkpoint_in_safetensors(tmp_path: Path, prefix: str) -> None:
-    """With the verifier's head too, which speculators saves while it trains."""
-    tensors = checkpoint(VOCABULARY) | {"verifier_lm_head.weight": torch.zeros(SIZE, 4)}
-    tensors |= {f"{prefix}{name}": tensors.pop(name) for name in ("d2t", "t2d")}
-    save_file(tensors, tmp_path / "model.safetensors")
-    assert read_token_map(tmp_path / "model.safetensors", SIZE) == VOCABULARY
-    assert read_token_map(tmp_path, SIZE) == VOCABULARY
-
-
-@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-def test_a_checkpoint_of_torch_save(tmp_path: Path, zipped: bool) -> None:
-    path = tmp_path / "pytorch_model.bin"
-    torch.save(checkpoint(VOCABULARY), path, _use_new_zipfile_serialization=zipped)
-    assert read_token_map(path, SIZE) == VOCABULARY
-    assert read_token_map(tmp_path, SIZE) == VOCABULARY
-
-
-@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
-def test_a_checkpoint_in_shards(tmp_path: Path, suffix: str) -> None:
-    tensors = checkpoint(VOCABULARY)
-    where = {name: f"part-{at % 3}.{suffix}" for at, name in enumerate(tensors)}
-    for file in set(where.values()):
-        part = {name: tensors[name] for name in tensors if where[name] == file}
-        (save_file if suffix == "safetensors" else torch.save)(part, tmp_path / file)
-    stem = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}[suffix]
-    (tmp_path / f"{stem}.index.json").write_text(json.dumps({"weight_map": where}))
-    assert read_token_map(tmp_path, SIZE) == VOCABULARY
-
-
-def test_a_checkpoint_without_a_mask_or_a_head(tmp_path: Path) -> None:
-    save_file({"d2t": d2t_tensors(VOCABULARY)["d2t"]}, tmp_path / "model.safetensors")
-    assert read_token_map(tmp_path, SIZE) == VOCABULARY
 
 
 def test_a_head_with_the_whole_vocabulary_has_offsets_of_zero() -> None:

@@ -270,12 +270,7 @@ def test_values_in_memory_are_at_most_as_many_as_the_target_has() -> None:
                 read(expanded, SIZE)
 
 
-WHOLE = [
-    torch_bytes([3, 1, 2]),
-    torch_bytes(GOOD),
-    save(GOOD),
-    b"[3, 1, 2]",
-]
+WHOLE = [torch_bytes([3, 1, 2]), torch_bytes(GOOD), save(GOOD), b"[3, 1, 2]"]
 
 
 def _damage(content: bytes, random: Random) -> bytes:

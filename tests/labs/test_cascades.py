@@ -19,16 +19,7 @@ import torch
 from table_model import TableModel, greedy, pruned, random_table
 from test_exact_match import LastToken, bigrams, prompts, target
 from test_exact_match import drafter as text_drafter
-from test_parts import (
-    AFFINITY,
-    CAUGHT,
-    DRAFTER,
-    FALSE_ALARM,
-    TARGET,
-    VOCABULARY,
-    decoder,
-    p_value,
-)
+from test_parts import AFFINITY, CAUGHT, DRAFTER, FALSE_ALARM, TARGET, VOCABULARY, decoder, p_value
 from torch import Tensor
 
 import rdk_cuda

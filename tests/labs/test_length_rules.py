@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+import test_every_proposer
 import test_lengths
 from lossless import CONDITIONS, p_value
 from test_parts import FALSE_ALARM, chain
@@ -20,9 +21,11 @@ RULES: dict[str, Callable[..., object]] = {
 
 def check(name: str, samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(test_lengths.LENGTHS, name, RULES[name])
+    proposer = partial(chain, length=RULES[name], draft_length=4)
+    monkeypatch.setitem(test_every_proposer.PROPOSERS, name, proposer)
     for temperature, method in ((0.0, "token"), (1.0, "block")):
-        test_lengths.test_drafts_end_early_and_alone_as_in_a_batch(name, temperature)
-        proposer = partial(chain, length=RULES[name], draft_length=4)
+        test_lengths.test_drafts_end_early(name, temperature)
+        test_every_proposer.test_a_sequence_is_the_same_alone_and_in_a_batch(name, method)
         assert p_value(proposer, method, CONDITIONS["as it is"], samples) > FALSE_ALARM
 
 

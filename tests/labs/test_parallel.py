@@ -7,7 +7,6 @@ simulated here, with random delays, orders and deaths; `test_parallel_processes.
 
 from __future__ import annotations
 
-import random
 import time
 from functools import partial
 from types import SimpleNamespace
@@ -177,39 +176,6 @@ def test_speeds_in_closed_form_and_the_plan_that_follows(
         assert planned(cost, acceptance, servers) == (Plan(lookahead) if speed > serial else best)
 
 
-def clocked(
-    cost: float, acceptance: float, servers: int, lookahead: int, runs: int
-) -> tuple[float, float]:
-    """Tokens in a pass's time, and the longest that a piece waited; no pass is interrupted."""
-    chance, free = random.Random(0), [0.0] * servers
-    now, tokens, waited = 0.0, 0, 0.0
-    for _ in range(runs):
-        accepted = 0
-        while chance.random() < acceptance:
-            accepted += 1
-        rejected, ends, piece = -(-accepted // lookahead), now, 0
-        while piece <= rejected or now + cost * lookahead * piece < ends - 1e-9:
-            at, server = now + cost * lookahead * piece, free.index(min(free))
-            waited = max(waited, free[server] - at)
-            free[server] = max(free[server], at) + 1
-            ends = max(ends, free[server]) if piece <= rejected else ends
-            piece += 1
-        now, tokens = ends, tokens + accepted + 1
-    return tokens / now, waited
-
-
-@pytest.mark.parametrize(("cost", "servers"), [(0.1, 1), (0.1, 2), (0.1, 4), (0.2, 4), (0.07, 3)])
-def test_the_least_lookahead_is_the_least_at_which_no_piece_waits(
-    cost: float, servers: int
-) -> None:
-    """By the clock, which the closed form agrees with within 2 % (five standard errors)."""
-    lookahead = least_lookahead(cost, servers)
-    speed, waited = clocked(cost, 0.8, servers, lookahead, runs=20_000)
-    assert waited < 1e-6
-    assert speed == pytest.approx(parallel_speed(cost, 0.8, lookahead), rel=0.02)
-    assert lookahead == 1 or clocked(cost, 0.99, servers, lookahead - 1, 1)[1] > 0.01
-
-
 @pytest.mark.parametrize(("servers", "plan"), [(1, Plan(0, 2)), (3, Plan(4))])
 def test_where_targets_are_too_few_it_drafts_and_verifies_in_turn(
     servers: int, plan: Plan, monkeypatch: pytest.MonkeyPatch
@@ -237,8 +203,7 @@ def slow(dies_in: int = 0) -> TableModel:
 
 
 @pytest.mark.parametrize(
-    ("event", "turns"),
-    [("line", [1]), pytest.param("opcode", [1, 2, 5], marks=pytest.mark.night)],
+    ("event", "turns"), [("line", [1]), pytest.param("opcode", [1, 2, 5], marks=pytest.mark.night)]
 )
 def test_after_ctrl_c_anywhere_the_next_call_is_right_or_the_decoder_closed(
     event: str, turns: list[int], monkeypatch: pytest.MonkeyPatch

@@ -91,7 +91,6 @@ def test_no_process_outlives_the_drafters(how: signal.Signals, tmp_path: Path) -
         # Tests that run in the background may ignore it, which their children inherit.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert process.stdout is not None
     workers = list(map(int, process.stdout.readline().split()))
     assert len(workers) == 2
     if how == signal.SIGINT:

@@ -13,6 +13,7 @@ from . import (
     test_sglang_trees,
     test_steering,
     test_string_rejection,
+    test_tuned_rdk,
 )
 
 
@@ -34,6 +35,10 @@ def test_a_length_rule_changes_nothing_but_how_much_is_drafted(
     test_length_rules.check(name, 2_000, monkeypatch)
 
 
+def test_sglang_s_links_are_parents() -> None:
+    test_sglang_trees.test_parents_of_first_children_and_next_siblings()
+
+
 def test_string_level_rejection_is_lossless() -> None:
     test_string_rejection.test_string_level_rejection_is_lossless(1.0, "token")
 
@@ -43,5 +48,5 @@ def test_a_steered_drafter_is_read_by_labs_alone(tmp_path: Path) -> None:
     getattr(test_steering, loaded)(tmp_path)
 
 
-def test_sglang_s_links_are_parents() -> None:
-    test_sglang_trees.test_parents_of_first_children_and_next_siblings()
+def test_tau_of_rdk_is_tuned_on_a_recording() -> None:
+    test_tuned_rdk.test_a_method_of_a_pruning_says_how_it_was_tuned(test_tuned_rdk.COVARIANCE)

@@ -17,25 +17,14 @@ from rdk_cuda.calibration import Window
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.functional import redistribute
 from rdk_cuda.integrations.huggingface.saved_drafter import load_drafter, save_drafter
-from rdk_cuda.labs.steering import (
-    SteeredModel,
-    Steering,
-    generate_from,
-    load_steered,
-    steered_read,
-)
+from rdk_cuda.labs.steering import SteeredModel, Steering, generate_from, load_steered, steered_read
 from rdk_cuda.labs.steering.__main__ import main
 from rdk_cuda.recipes.inputs.pairs import ModelPair
 from rdk_cuda.vocabulary import Vocabulary
 
 from ..cli.calibrating import Pair, digests, settings_of
 from ..cli.conftest import Calibrated, _quick, calibrated, texts  # noqa: F401  (fixtures)
-from ..cli.test_distill import (  # noqa: F401
-    Observed,
-    _few_texts,
-    command,
-    made,
-)
+from ..cli.test_distill import Observed, _few_texts, command, made  # noqa: F401
 from ..tiny_models import VOCABULARY
 
 

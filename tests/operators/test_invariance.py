@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -104,17 +103,6 @@ def test_no_bias_and_a_bias_of_zeros(
     assert_all_same_bits(results(batch.affinity), results(with_zeros(batch.affinity)))
 
 
-def test_more_unused_dynamic_columns_change_nothing(batch: Batch) -> None:
-    unused = torch.full((16, 40), -1, dtype=torch.int32)
-    values = torch.full((16, 40), math.nan, dtype=batch.draft_logits.dtype)
-    wider = batch.replace(
-        dynamic_tokens=torch.cat([batch.dynamic_tokens, unused], 1),
-        dynamic_logits=torch.cat([batch.dynamic_logits, values], 1),
-    )
-    rows = torch.arange(16)
-    assert_all_same_bits(drafted(wider, rows), drafted(batch, rows))
-
-
 @pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
 def test_rows_at_every_alignment(dtype: torch.dtype) -> None:
     """Slices of wider rows start at any element, so that 128-bit loads are or are not aligned."""
@@ -169,67 +157,9 @@ def assert_same_result(batch: Batch, expected: tuple[Tensor, Tensor]) -> None:
     assert_all_same_bits(verified(batch), expected)
 
 
-def rows_of(batch: Batch, b: int) -> tuple[slice, slice]:
-    """The draft rows and the target rows of one sequence."""
-    begin, end = batch.draft_offsets[b : b + 2].tolist()
-    return slice(begin, end), slice(begin + b, end + b + 1)
-
-
 @pytest.mark.fast_in_the_emulator
 def test_stats_passed_or_recomputed(batch: Batch) -> None:
     assert_same_result(batch.with_stats(), verified(batch))
-
-
-def test_padding_after_the_last_offset(batch: Batch) -> None:
-    """Fixed shapes for CUDA graphs: rows beyond the last offset are not looked at."""
-    worst = {
-        "target_logits": math.nan,
-        "draft_logits": math.nan,
-        "draft_token_ids": 2**40,
-        "dynamic_tokens": 2**30,
-        "dynamic_logits": math.nan,
-    }
-    padded = {}
-    for name, value in worst.items():
-        rows = getattr(batch, name)
-        padded[name] = torch.cat([rows, rows.new_full((6, *rows.shape[1:]), value)])
-    assert_same_result(batch.replace(**padded), verified(batch))
-
-
-def test_an_arena_of_slots(batch: Batch) -> None:
-    """`draft_rows` finds each draft's logits, stats and dynamic tokens in any slot."""
-    drafts, slots = sum(LENGTHS), 40
-    place = torch.randperm(slots, generator=generators.generator(4))[:drafts]
-    for source in (batch, batch.with_stats()):
-        arena = {}
-        for name in ("draft_logits", "draft_stats", "dynamic_tokens", "dynamic_logits"):
-            rows = getattr(source, name)
-            if rows is not None:
-                filler = math.nan if rows.is_floating_point() else 5
-                arena[name] = rows.new_full((slots, *rows.shape[1:]), filler)
-                arena[name][place] = rows
-        moved = source.replace(**arena, draft_rows=place.int())
-        assert_same_result(moved, verified(batch))
-
-
-def test_a_padded_batch_whose_drafts_end_with_minus_one(batch: Batch) -> None:
-    """The Python layer's layout: as many drafts in every sequence, unused ones -1."""
-    width = max(LENGTHS)
-    tokens = torch.full((batch.size, width), -1)
-    rows = torch.full((batch.size, width), -1, dtype=torch.int32)
-    target = torch.full((batch.size, width + 1, SIZE), math.nan).to(batch.target_logits.dtype)
-    for b, length in enumerate(LENGTHS):
-        draft_rows, target_rows = rows_of(batch, b)
-        tokens[b, :length] = batch.draft_token_ids[draft_rows]
-        rows[b, :length] = torch.arange(draft_rows.start, draft_rows.stop)
-        target[b, : length + 1] = batch.target_logits[target_rows]
-    padded = batch.replace(
-        target_logits=target.flatten(0, 1),
-        draft_token_ids=tokens.flatten(),
-        draft_rows=rows.flatten(),
-        draft_offsets=torch.arange(batch.size + 1, dtype=torch.int32) * width,
-    )
-    assert_same_result(padded, verified(batch))
 
 
 def test_another_seed_or_position_is_another_draw(batch: Batch) -> None:

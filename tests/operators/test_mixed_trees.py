@@ -13,9 +13,8 @@ from torch import Tensor
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
 from rdk_cuda import reference
 from tests import generators, tree_generators
-from tests.generators import Batch
 from tests.operators.test_verify_tree import assert_walks_as_the_reference
-from tests.tree_generators import Trees
+from tests.tree_generators import Trees, chains
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -58,7 +57,6 @@ def test_none_or_all_of_the_nodes_are_drawn(drawn: float, method: int) -> None:
 def test_stats_that_draft_returned_change_no_bit(method: int) -> None:
     affinity = generators.affinity("mixed-3", 2500)
     trees = tree_generators.mixed_trees(affinity, SIZES, dynamic=5).replace(method=method)
-    assert trees.draft_logits is not None
     rows = trees.draft_logits.shape[0]
     integers = torch.arange(rows)
     _, stats = torch.ops.rdk.draft(
@@ -76,32 +74,6 @@ def test_stats_that_draft_returned_change_no_bit(method: int) -> None:
 
 
 # ------------------------------------------------------------------------------ what it is made of
-
-
-def chains(batch: Batch) -> Trees:
-    """A batch of `verify` as trees whose nodes are all drawn."""
-    offsets = batch.draft_offsets
-    drafts = batch.draft_token_ids.numel()
-    first = torch.repeat_interleave(offsets[:-1], offsets.diff())
-    return Trees(
-        batch.target_logits,
-        batch.draft_token_ids,
-        torch.arange(drafts, dtype=torch.int32) - first - 1,
-        offsets,
-        batch.target_temperature,
-        batch.step_keys,
-        batch.positions,
-        batch.max_draft,
-        *(batch.top_k, batch.top_p, batch.min_p, batch.allowed),
-        batch.draft_logits,
-        batch.draft_stats,
-        torch.arange(drafts, dtype=torch.int32),
-        batch.draft_temperature,
-        batch.affinity,
-        batch.dynamic_tokens,
-        batch.dynamic_logits,
-        batch.method,
-    )
 
 
 @pytest.mark.fast_in_the_emulator(kind=("virtual",), temperatures=((0.8, 1.2),))
@@ -160,7 +132,6 @@ def test_at_temperature_zero_drawn_nodes_are_as_fixed_ones() -> None:
     """Nothing of the drafter is read, whichever method."""
     affinity = generators.affinity("virtual", 1100)
     trees = tree_generators.mixed_trees(affinity, SIZES, temperature=0.0)
-    assert trees.draft_logits is not None
     trees.draft_logits.fill_(math.nan)
     fixed = trees.replace(draft_rows=None, draft_logits=None, draft_temperature=None, affinity=None)
     expected = walk(fixed)
@@ -295,6 +266,3 @@ def test_any_tree_of_any_shape(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hundred_thousand_trees(kind: str) -> None:
     assert_any_trees_are_walked(kind, 100, 210)
-
-
-# ---------------------------------------------------------------------------------- to the bit

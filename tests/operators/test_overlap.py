@@ -124,11 +124,6 @@ def test_every_affinity_and_dtype(kind: str, dtype: torch.dtype) -> None:
         assert_exact(affinity, dynamic=dynamic, dtype=dtype)
 
 
-@pytest.mark.parametrize("target_dtype", generators.DTYPES, ids=str)
-def test_the_target_may_have_a_dtype_of_its_own(target_dtype: torch.dtype) -> None:
-    assert_exact(generators.affinity("virtual", 1100), target_dtype=target_dtype)
-
-
 @pytest.mark.parametrize("size", [1, 2, 31, 32, 33, 1023, 1024, 1025, 2049, 33 * 1024 + 1])
 @pytest.mark.parametrize("kind", ["identity", "virtual", "mixed-3"])
 def test_sizes_around_words_lanes_and_chunks(kind: str, size: int) -> None:
@@ -180,8 +175,6 @@ def test_autograd_of_the_dense_form_gives_the_same_gradient(kind: str) -> None:
     torch.testing.assert_close(alpha.double(), expected, rtol=0, atol=1e-6)
     for name in names:
         found, gradient = leaves[name].grad, exact[name].grad
-        assert found is not None
-        assert gradient is not None
         torch.testing.assert_close(found.double(), gradient, rtol=0, atol=2e-7)
 
 
@@ -194,20 +187,6 @@ def test_equal_rows_overlap_wholly_and_have_no_gradient() -> None:
     )
     torch.testing.assert_close(alpha, torch.ones(3))
     assert (below == 0).all()
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (2, 3), (2, 0)])
-def test_any_leading_shape(shape: tuple[int, ...]) -> None:
-    affinity = generators.affinity("virtual", 70)
-    count = math.prod(shape)
-    target = generators.logits(count, 70).reshape(*shape, 70)
-    v_d = affinity.draft_size
-    draft = generators.logits(count, v_d).reshape(*shape, v_d).requires_grad_()
-    alpha = rdk_cuda.overlap(target, draft, affinity, 0.9)
-    assert alpha.shape == shape
-    alpha.sum().backward()
-    assert draft.grad is not None
-    assert draft.grad.shape == draft.shape
 
 
 def test_what_has_no_gradient_is_refused() -> None:

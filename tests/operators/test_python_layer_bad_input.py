@@ -32,16 +32,15 @@ def with_dynamic(columns: int, **named: Any) -> rdk_cuda.Draft:
 
 FIRST = drafted(seeds=1, positions=10)
 SECOND = drafted(after=FIRST)
-OTHER = drafted(0.3, seeds=2, positions=50)
+OTHER, WITH = drafted(0.3, seeds=2, positions=50), with_dynamic(3)
 TARGET, TWO = torch.zeros(1, 3, 5), torch.zeros(2, 5)
 DRAFT, VERIFY, JOIN = r"rdk_cuda\.draft: ", r"rdk_cuda\.verify: ", r"Draft\.join: "
 TREE = r"rdk_cuda\.verify_tree: "
 PAIR, ROWS = rdk_cuda.draft(TWO, identity(), seeds=1, positions=0), torch.zeros(2, 3).long()
 
 
-def verified(**options: Any) -> rdk_cuda.Verified:
-    """One draft of one sequence."""
-    return rdk_cuda.verify(TARGET[:, :2], FIRST, identity(), **options)
+def verified(target: Any = TARGET[:, :2], drafts: Any = FIRST, **options: Any) -> object:
+    return rdk_cuda.verify(target, drafts, identity(), **options)
 
 
 def walked(**changes: Any) -> object:
@@ -51,77 +50,69 @@ def walked(**changes: Any) -> object:
     return rdk_cuda.verify_tree(**given | {"parents": torch.tensor([-1, 0, 1])} | changes)
 
 
-REFUSED: dict[str, Callable[[], object]] = {
-    DRAFT + r"draft_logits has shape \[5\]": lambda: rdk_cuda.draft(TWO[0], identity()),
-    DRAFT + r"temperature has shape \[3\]": lambda: rdk_cuda.draft(TWO, identity(), torch.ones(3)),
-    r"rdk_cuda\.redistribute: temperature has shape \[3\]": lambda: rdk_cuda.redistribute(
-        TWO, identity(), torch.ones(3)
-    ),
-    DRAFT + r"positions is .* \[9\]": lambda: drafted(positions=torch.arange(9)),
-    DRAFT + "temperature, seeds, .* belong to the first draft": lambda: drafted(1.0, after=FIRST),
-    DRAFT + ".* seeds, .* belong to the first draft": lambda: drafted(seeds=1, after=FIRST),
-    DRAFT + ".* positions, .* belong to the first": lambda: drafted(positions=9, after=FIRST),
-    DRAFT + "draft_logits has 2 sequences, but after= has 1": lambda: rdk_cuda.draft(
-        TWO, identity(), after=FIRST
-    ),
-    VERIFY + r"target_logits has shape \[1, 3, 5\]": lambda: rdk_cuda.verify(
-        TARGET, FIRST, identity()
-    ),
-    VERIFY + r"target_logits has shape \[3, 5\]": lambda: rdk_cuda.verify(
-        TARGET[0], [FIRST, SECOND], identity()
-    ),
-    VERIFY + "draft lacks the first 1": lambda: rdk_cuda.verify(TARGET[:, 1:], SECOND, identity()),
-    JOIN + "drafts is empty": lambda: rdk_cuda.verify(TARGET, [], identity()),
-    JOIN + r"drafts\[1\] follows 0 tokens .* in order": lambda: rdk_cuda.verify(
-        TARGET, [SECOND, FIRST], identity()
-    ),
-    JOIN + r"drafts\[1\] follows 1 tokens of another step": lambda: rdk_cuda.verify(
-        TARGET, [FIRST, drafted(after=OTHER)], identity()
-    ),
-    JOIN + "dynamic_tokens have the shapes": lambda: rdk_cuda.Draft.join(
-        [first := with_dynamic(3), with_dynamic(2, after=first)]
-    ),
-    JOIN + "only some of the drafts have dynamic_tokens": lambda: rdk_cuda.Draft.join(
-        [FIRST, with_dynamic(2, after=FIRST)]
-    ),
-    VERIFY + r"allowed has shape \[2, 2\]; needs \[1, 2, ceil": lambda: verified(
-        allowed=torch.zeros(2, 2, dtype=torch.int32)
-    ),
-    VERIFY + "logprobs is 'all'; needs": lambda: verified(logprobs="all"),
-    VERIFY + r"top_p has shape \[2\]; needs \[1\]": lambda: verified(top_p=[0.5, 0.5]),
-    VERIFY + 'method is \'blocks\'; needs "token" or "block"': lambda: verified(method="blocks"),
-    TREE + r"tokens has shape \[3\]": lambda: walked(tokens=ROWS[0]),
-    TREE + r"target_logits has shape .*needs \[2, 4, V_t\]": lambda: walked(
-        target_logits=torch.zeros(2, 3, 5)
-    ),
-    TREE + "parents has .* torch.float32": lambda: walked(parents=torch.zeros(3)),
-    TREE + r"parents has shape \[2, 2\]": lambda: walked(parents=torch.zeros(2, 2).int()),
-    TREE + r"allowed has shape \[8, 1\]": lambda: walked(allowed=torch.zeros(8, 1).int()),
-    TREE + "method is 'both'": lambda: walked(method="both"),
-    TREE + "got draft_rows or affinity without draft": lambda: walked(draft_rows=ROWS),
-    TREE + "seeds and positions belong to the draft": lambda: walked(
-        draft=PAIR, draft_rows=ROWS, affinity=identity(), seeds=1, positions=0
-    ),
-    TREE + "got draft without draft_rows or affinity": lambda: walked(draft=PAIR, draft_rows=ROWS),
-    TREE + "got draft without draft_rows": lambda: walked(draft=PAIR, affinity=identity()),
-    TREE + ".*lacks the first 1 rows": lambda: walked(
-        draft=rdk_cuda.draft(TWO, identity(), after=PAIR),
-        draft_rows=ROWS,
-        affinity=identity(),
-    ),
-    TREE + "draft_rows has shape": lambda: walked(
-        draft=PAIR, draft_rows=ROWS[0], affinity=identity()
-    ),
-    r"Draft\.without_distribution: tokens has shape \[1\]": lambda: (
-        rdk_cuda.Draft.without_distribution(torch.zeros(1), seeds=1, positions=0)
-    ),
-}
+def redistributed(*given: Any) -> object:
+    return rdk_cuda.redistribute(TWO, identity(), *given)
 
 
-@pytest.mark.parametrize("message", REFUSED)
-def test_what_does_not_fit_together_is_refused_by_function_and_argument(message: str) -> None:
+def of_two(*given: Any, **named: Any) -> rdk_cuda.Draft:
+    return rdk_cuda.draft(TWO, identity(), *given, **named)
+
+
+def joined(*drafts: rdk_cuda.Draft) -> object:
+    return verified(TARGET, list(drafts))
+
+
+def undrawn(tokens: Any) -> object:
+    return rdk_cuda.Draft.without_distribution(tokens, seeds=1, positions=0)
+
+
+INT, DRAWN = torch.int32, {"draft": PAIR, "draft_rows": ROWS, "affinity": identity()}
+# A call, what it is given by place and by name, and how it is refused.
+REFUSED: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any], str]] = [
+    (rdk_cuda.draft, (TWO[0], identity()), {}, DRAFT + r"draft_logits has shape \[5\]"),
+    (of_two, (torch.ones(3),), {}, DRAFT + r"temperature has shape \[3\]"),
+    (redistributed, (torch.ones(3),), {}, r"rdk_cuda\.redistribute: temperature has shape \[3\]"),
+    (drafted, (), {"positions": torch.arange(9)}, DRAFT + r"positions is .* \[9\]"),
+    (drafted, (1.0,), {"after": FIRST}, DRAFT + "temperature, seeds, .* belong to the first draft"),
+    (drafted, (), {"seeds": 1, "after": FIRST}, DRAFT + ".* seeds, .* belong to the first draft"),
+    (drafted, (), {"positions": 9, "after": FIRST}, DRAFT + ".* positions, .* belong to the first"),
+    (of_two, (), {"after": FIRST}, DRAFT + "draft_logits has 2 sequences, but after= has 1"),
+    (verified, (TARGET,), {}, VERIFY + r"target_logits has shape \[1, 3, 5\]"),
+    (verified, (TARGET[0], [FIRST, SECOND]), {}, VERIFY + r"target_logits has shape \[3, 5\]"),
+    (verified, (TARGET[:, 1:], SECOND), {}, VERIFY + "draft lacks the first 1"),
+    (joined, (), {}, JOIN + "drafts is empty"),
+    (joined, (SECOND, FIRST), {}, JOIN + r"drafts\[1\] follows 0 tokens .* in order"),
+    (joined, (FIRST, drafted(after=OTHER)), {}, JOIN + r"drafts\[1\] follows 1 tokens of another"),
+    (joined, (WITH, with_dynamic(2, after=WITH)), {}, JOIN + "dynamic_tokens have the shapes"),
+    (joined, (FIRST, with_dynamic(2, after=FIRST)), {}, JOIN + "only some of .* dynamic_tokens"),
+    (verified, (), {"allowed": torch.zeros(2, 2, dtype=INT)}, r"\[2, 2\]; needs \[1, 2, ceil"),
+    (verified, (), {"logprobs": "all"}, VERIFY + "logprobs is 'all'; needs"),
+    (verified, (), {"top_p": [0.5, 0.5]}, VERIFY + r"top_p has shape \[2\]; needs \[1\]"),
+    (verified, (), {"method": "blocks"}, VERIFY + 'method is \'blocks\'; needs "token" or "block"'),
+    (walked, (), {"tokens": ROWS[0]}, TREE + r"tokens has shape \[3\]"),
+    (walked, (), {"target_logits": torch.zeros(2, 3, 5)}, TREE + r".*needs \[2, 4, V_t\]"),
+    (walked, (), {"parents": torch.zeros(3)}, TREE + "parents has .* torch.float32"),
+    (walked, (), {"parents": torch.zeros(2, 2, dtype=INT)}, r"parents has shape \[2, 2\]"),
+    (walked, (), {"allowed": torch.zeros(8, 1, dtype=INT)}, TREE + r"allowed has shape \[8, 1\]"),
+    (walked, (), {"method": "both"}, TREE + "method is 'both'"),
+    (walked, (), {"draft_rows": ROWS}, TREE + "got draft_rows or affinity without draft"),
+    (walked, (), {**DRAWN, "seeds": 1, "positions": 0}, TREE + "seeds and positions belong to the"),
+    (walked, (), {**DRAWN, "affinity": None}, TREE + "got draft without draft_rows or affinity"),
+    (walked, (), {**DRAWN, "draft_rows": None}, TREE + "got draft without draft_rows"),
+    (walked, (), {**DRAWN, "draft": of_two(after=PAIR)}, TREE + ".*lacks the first 1 rows"),
+    (walked, (), {**DRAWN, "draft_rows": ROWS[0]}, TREE + "draft_rows has shape"),
+    (undrawn, (torch.zeros(1),), {}, r"Draft\.without_distribution: tokens has shape \[1\]"),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "named", "message"), REFUSED, ids=lambda it: str(it)[:40]
+)
+def test_what_does_not_fit_together_is_refused_by_function_and_argument(
+    call: Callable[..., object], given: tuple[Any, ...], named: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        REFUSED[message]()
+        call(*given, **named)
 
 
 STEPS: dict[str, Callable[..., object]] = {

@@ -88,9 +88,7 @@ def verifies_as_on_one_device(rank: int, ranks: int) -> dict[str, Any]:
         for more in (0, 64):
             columns = columns_of(rank, ranks, call["target_logits"], more)
             with mock.patch.object(
-                shards.distributed,
-                "all_gather",
-                wraps=distributed.all_gather,
+                shards.distributed, "all_gather", wraps=distributed.all_gather
             ) as gathers:
                 found = shards.verify(**{**call, "target_logits": columns})
             equal = all(map(torch.equal, found[:2], expected[:2]))
@@ -217,6 +215,8 @@ def test_bad_calls_are_refused_by_name() -> None:
     shards.verify(**call, method="token", top_k=None)
     with pytest.raises(ValueError, match="top_k is -1"):
         shards.verify(**call, top_k=-1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'top_kk'"):
+        shards.verify(**call, top_kk=None)
     with pytest.raises(ValueError, match=r"has 5000 columns on each of 1 ranks.*V_t = 5133"):
         shards.verify(**{**call, "target_logits": call["target_logits"][..., :5000]})
     with pytest.raises(ValueError, match="target_logits has shape"):

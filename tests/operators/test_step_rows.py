@@ -299,10 +299,7 @@ def test_rows_that_hold_another_step_are_not_verified() -> None:
         ({"slots": 2}, r"rdk_cuda.draft: rows keep logits .* \[2, 1050\], torch.float32, 0, False"),
         ({"dtype": torch.float16}, "got .* torch.float32"),
         ({"dynamic_width": 3}, "leave rows out"),
-        (
-            {"places": 1},
-            r"rows have 1 places, .* has filled 1; this draft is number 2",
-        ),
+        ({"places": 1}, r"rows have 1 places, .* has filled 1; this draft is number 2"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:

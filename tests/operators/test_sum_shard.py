@@ -53,20 +53,3 @@ def test_pairs_are_those_of_the_reference(dtype: torch.dtype) -> None:
             torch.testing.assert_close(
                 found[~none].double(), exact[~none], rtol=1e-5, atol=1e-5, check_stride=False
             )
-
-
-def test_chunks_have_the_same_bits_whatever_is_next_to_them() -> None:
-    made = batch(torch.bfloat16)
-    whole = torch.ops.rdk.sum_shard(*arguments(made, made.target_logits, 0))
-    second = torch.ops.rdk.sum_shard(*arguments(made, made.target_logits[:, 1024:2048], 1))
-    assert torch.equal(second[:, :, 0].nan_to_num(), whole[:, :, 1].nan_to_num())
-
-
-def test_columns_behind_the_vocabulary_are_not_read() -> None:
-    made = batch()
-    padded = torch.nn.functional.pad(made.target_logits, (0, 1500), value=math.nan)
-    sums = torch.ops.rdk.sum_shard(*arguments(made, padded, 0))
-    expected = torch.ops.rdk.sum_shard(*arguments(made, made.target_logits, 0))
-    assert torch.equal(sums[:, :, :3].nan_to_num(), expected[:, :, :3].nan_to_num())
-    assert torch.equal(sums[:, :, 4], expected[:, :, 3])  # z at drafts
-    assert (sums[:, :, 3] == torch.tensor([-math.inf, 0.0])).all()

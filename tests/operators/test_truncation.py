@@ -1,8 +1,13 @@
-"""Verification with a mask, top-k, top-p, min-p and log-probabilities, against masking first."""
+"""Drafts, verification and trees inside of top-k, top-p, min-p and masks are the reference's.
+
+Their tokens are those of masking first: test_many_truncations.py.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -10,147 +15,178 @@ from torch import Tensor
 
 import rdk_cuda
 from rdk_cuda import reference
-from rdk_cuda.reference import truncation
 from tests import generators
 from tests.devices import MACHINES
 from tests.generators import Batch
-from tests.tolerances import BOUNDARY, assert_same_draws
+from tests.tolerances import assert_same_draws
 
-from .masked_first import masked_first
-from .truncated_batches import random_batch
-
-# Rounding may keep other tokens than float64 in fewer sequences than this.
-OTHERS = 0.002
-
-METHODS = [0, 1]  # by token, by block
+from .truncated_batches import random_batch, random_drafts, random_trees
 
 
-def first_rows(batch: Batch) -> Tensor:
-    return batch.draft_offsets[:-1] + torch.arange(batch.size)
+def assert_verifies_as_the_reference(seed: int) -> None:
+    batch, trace = random_batch(seed), reference.Trace()
+    tokens, accepted, logprobs = torch.ops.rdk.verify(*batch.arguments())
+    exact = reference.verify(*batch.arguments(), dtype=torch.float64, trace=trace)
+    assert_same_draws(tokens, exact[0], trace.margins(batch.size))
+    assert_same_draws(accepted, exact[1], trace.margins(batch.size))
+    same = (tokens == exact[0]).all(1)
+    if batch.logprobs:
+        torch.testing.assert_close(
+            logprobs[same].double(), exact[2][same], rtol=1e-6, atol=1e-5, equal_nan=True
+        )
 
 
-def limits_of(batch: Batch, b: int) -> truncation.Limits:
-    return truncation.Limits.of(batch.top_k, batch.top_p, batch.min_p, b)
+def assert_drafts_as_the_reference(seed: int) -> None:
+    """Tokens, thresholds to the bit, q, and what `verify` makes of them."""
+    batch, limits = random_drafts(seed)
+    logits, affinity, rows = batch.draft_logits, batch.affinity, len(batch.draft_logits)
+    scales = torch.full((rows,), float(batch.draft_temperature[0]))
+    dynamic = (batch.dynamic_tokens, batch.dynamic_logits)
+    draft = (logits, scales, torch.arange(rows) + seed, torch.arange(rows), *affinity.by_draft)
+    tokens, stats = torch.ops.rdk.draft(*draft, *dynamic, **limits)
+    trace = reference.Trace()
+    exact = reference.draft(*draft, *dynamic, **limits, dtype=torch.float64, trace=trace)
+    assert_same_draws(tokens, exact[0], trace.margins(rows))
+    torch.testing.assert_close(stats.double(), exact[1], rtol=1e-5, atol=1e-6, equal_nan=True)
+    if limits:
+        assert torch.equal(stats[:, -1].nan_to_num(7), exact[1][:, -1].float().nan_to_num(7))
+    spread = (logits, scales, *affinity.by_target, affinity.row_top, *dynamic)
+    q = torch.ops.rdk.redistribute(*spread, **limits)
+    exact_q = reference.redistribute(*spread, **limits, dtype=torch.float64)
+    torch.testing.assert_close(q.double(), exact_q, rtol=1e-4, atol=1e-7, equal_nan=True)
+    drawn = q.gather(1, tokens.clamp(min=0)[:, None])[:, 0]
+    assert ((tokens == -1) | (drawn > 0)).all()
+
+    batch, trace = batch.replace(draft_token_ids=tokens, draft_stats=stats), reference.Trace()
+    expected = reference.verify(*batch.arguments(), dtype=torch.float64, trace=trace)
+    actual = torch.ops.rdk.verify(*batch.arguments())
+    assert_same_draws(actual[0], expected[0], trace.margins(batch.size))
 
 
-def masked(batch: Batch) -> tuple[Batch, Tensor]:
-    """The same with masked logits in place of arguments, and which sequences keep other tokens.
-
-    They may only where a membership is near its boundary.
-    """
-    rows = batch.target_logits.shape[0]
-    sequence = torch.searchsorted(first_rows(batch), torch.arange(rows), right=True) - 1
-
-    def of_rows(given: Tensor | None, off: float) -> Tensor:
-        return torch.full((rows,), off) if given is None else given[sequence]
-
-    t = batch.target_temperature[sequence]
-    top_k, top_p = of_rows(batch.top_k, 0), of_rows(batch.top_p, 1.0)
-    found = masked_first(
-        batch.target_logits, t, top_k, top_p, of_rows(batch.min_p, 0.0), batch.allowed
-    )
-    other = torch.zeros(batch.size, dtype=torch.bool)
-    for row in range(rows):
-        words = None if batch.allowed is None else batch.allowed[row]
-        z = truncation.without_forbidden(batch.target_logits[row], words).float() / (t[row] or 1)
-        if t[row] > 0 and z.max() > -math.inf:
-            kept = z >= truncation.threshold(z, limits_of(batch, int(sequence[row])))
-            different = not torch.equal(kept & (z > -math.inf), found.logits[row] > -math.inf)
-            assert found.near[row] or not different
-            other[sequence[row]] |= different
-    none = dict.fromkeys(("top_k", "top_p", "min_p", "allowed"))
-    return batch.replace(target_logits=found.logits, logprobs=0, **none), other
+def assert_walks_as_the_reference(seed: int) -> None:
+    trees, trace = random_trees(seed), reference.Trace()
+    expected = reference.verify_tree(*trees.arguments(), dtype=torch.float64, trace=trace)
+    actual = torch.ops.rdk.verify_tree(*trees.arguments())
+    for one, other in zip(actual, expected, strict=True):
+        assert_same_draws(one, other, trace.margins(trees.size))
 
 
-def assert_verifies_as_if_masked_first(seeds: range, method: int) -> None:
-    sequences = other_tokens_kept = 0
-    for seed in seeds:
-        batch = random_batch(seed).replace(method=method)
-        tokens, accepted, logprobs = torch.ops.rdk.verify(*batch.arguments())
-        trace = reference.Trace()
-        exact = reference.verify(*batch.arguments(), dtype=torch.float64, trace=trace)
-        margins = trace.margins(batch.size)
-        assert_same_draws(tokens, exact[0], margins)
-        assert_same_draws(accepted, exact[1], margins)
-        same = (tokens == exact[0]).all(1)
-        if batch.logprobs:
-            torch.testing.assert_close(
-                logprobs[same].double(), exact[2][same], rtol=1e-6, atol=1e-5, equal_nan=True
-            )
-        before, other = masked(batch)
-        trace = reference.Trace()
-        expected = reference.verify(*before.arguments(), dtype=torch.float64, trace=trace)
-        clear = ~other & (trace.margins(batch.size) > BOUNDARY)
-        different = (tokens != expected[0]).any(1) | (accepted != expected[1])
-        assert not (different & clear).any(), f"seed {seed}: {tokens} is not {expected[0]}"
-        sequences += batch.size
-        other_tokens_kept += int(other.sum())
-    assert other_tokens_kept <= OTHERS * sequences, (other_tokens_kept, sequences)
+class Seeds(NamedTuple):
+    """How many calls are compared, on the CPU and in the emulator, and how many in `ci`."""
+
+    compare: Callable[[int], None]
+    cpu: int
+    emulated: int
+    many: int
+    many_emulated: int
+
+
+OPERATORS = {
+    "verify": Seeds(assert_verifies_as_the_reference, 240, 60, 1000, 500),
+    "draft": Seeds(assert_drafts_as_the_reference, 150, 16, 1500, 150),
+    "verify_tree": Seeds(assert_walks_as_the_reference, 300, 24, 600, 48),
+}
 
 
 @pytest.mark.fast_in_the_emulator
-@pytest.mark.parametrize("method", METHODS)
-def test_every_backend_gives_the_tokens_of_masking_first(device: str, method: int) -> None:
-    """And those of the reference, whose log-probabilities are within 1e-5."""
-    assert_verifies_as_if_masked_first(range(30 if device in MACHINES else 120), method)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_truncated_calls_are_those_of_the_reference(operator: str, device: str) -> None:
+    own = OPERATORS[operator]
+    for seed in range(own.emulated if device in MACHINES else own.cpu):
+        own.compare(seed)
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("method", METHODS)
-def test_every_backend_gives_the_tokens_of_masking_first_in_many_cases(
-    device: str, method: int
-) -> None:
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_many_truncated_calls_are_those_of_the_reference(operator: str, device: str) -> None:
     """Fewer of them in the emulator, which is slow."""
-    assert_verifies_as_if_masked_first(range(6000, 6250 if device in MACHINES else 6500), method)
+    own = OPERATORS[operator]
+    for seed in range(1000, 1000 + (own.many_emulated if device in MACHINES else own.many)):
+        own.compare(seed)
+
+
+# ------------------------------------------------------------------------------ limits that are off
 
 
 @pytest.mark.usefixtures("device")
 def test_a_mask_of_everything_and_limits_that_are_off_change_no_bit() -> None:
     batch = generators.batch(generators.affinity("virtual", 2500), [3, 0, 2] * 5, dynamic=9)
-    count, size = batch.size, batch.target_logits.shape[1]
-    off = batch.replace(
-        top_k=torch.zeros(count, dtype=torch.int32), top_p=torch.ones(count),
-        min_p=torch.zeros(count), logprobs=1,
-    )  # fmt: skip
-    expected = torch.ops.rdk.verify(*batch.replace(logprobs=1).arguments())
-    every = torch.full((batch.target_logits.shape[0], -(-size // 32)), -1, dtype=torch.int32)
-    wide = torch.full((count,), size, dtype=torch.int32)
-    few = batch.replace(target_logits=batch.target_logits.clone(), logprobs=1)
+    batch, count, size = batch.replace(logprobs=1), batch.size, batch.target_logits.shape[1]
+    few = batch.replace(target_logits=batch.target_logits.clone())
     few.target_logits[:, 40:] = -math.inf
-    few_off = few.replace(top_k=torch.full((count,), 41, dtype=torch.int32))
-    for temperature in (1.0, 0.7):
-        warm = {"target_temperature": torch.full((count,), temperature)}
-        for actual, one in zip(
-            torch.ops.rdk.verify(*few_off.replace(**warm).arguments()),
-            torch.ops.rdk.verify(*few.replace(**warm).arguments()),
-            strict=True,
-        ):
-            assert torch.equal(actual, one)
-    for same in (off, off.replace(allowed=every), off.replace(top_k=wide)):
-        for actual, one in zip(torch.ops.rdk.verify(*same.arguments()), expected, strict=True):
-            assert torch.equal(actual, one)
+    every = torch.full((batch.target_logits.shape[0], -(-size // 32)), -1, dtype=torch.int32)
+
+    def all_of(top_k: int) -> Tensor:
+        return torch.full((count,), top_k, dtype=torch.int32)
+
+    off = {"top_k": all_of(0), "top_p": torch.ones(count), "min_p": torch.zeros(count)}
+    same = [(few, {"top_k": all_of(41)}), (batch, off), (batch, off | {"allowed": every})]
+    for plain, limits in (*same, (batch, off | {"top_k": all_of(size)})):
+        for temperature in (1.0, 0.7):
+            warm = plain.replace(target_temperature=torch.full((count,), temperature))
+            found = torch.ops.rdk.verify(*warm.replace(**limits).arguments())
+            assert all(map(torch.equal, found, torch.ops.rdk.verify(*warm.arguments())))
+
+
+@pytest.mark.fast_in_the_emulator
+@pytest.mark.usefixtures("device")
+def test_a_row_of_drafts_that_is_not_truncated_has_the_same_bits() -> None:
+    batch = generators.batch(generators.affinity("mixed-2", 2500), [3] * 5, dynamic=9)
+    rows = torch.arange(batch.draft_logits.shape[0])
+    dynamic = batch.dynamic_tokens, batch.dynamic_logits
+    ones = torch.ones(len(rows))
+    draft = (batch.draft_logits, ones, rows, rows, *batch.affinity.by_draft, *dynamic)
+    plain = torch.ops.rdk.draft(*draft)
+    off = torch.ops.rdk.draft(*draft, torch.zeros(len(rows), dtype=torch.int32))
+    assert torch.equal(plain[0], off[0])
+    assert torch.equal(plain[1], off[1][:, :-1])
+    assert (off[1][:, -1] == -math.inf).all()
+    verified = [
+        torch.ops.rdk.verify(*batch.replace(draft_stats=stats).arguments())[0]
+        for _, stats in (plain, off)
+    ]
+    assert torch.equal(*verified)
+
+
+@pytest.mark.fast_in_the_emulator
+@pytest.mark.not_on("small-batches")
+@pytest.mark.usefixtures("device")
+def test_at_temperature_zero_many_rows_have_the_q_that_they_have_without_limits() -> None:
+    """Blocks that share rows look at each of them before and behind the search for its cut."""
+    rows, affinity = 400, generators.affinity("mixed-2", 300)
+    logits = generators.logits(rows, affinity.draft_size)
+    given = (logits, torch.zeros(rows), *affinity.by_target, affinity.row_top)
+    limited = torch.ops.rdk.redistribute(*given, top_k=torch.full((rows,), 2, dtype=torch.int32))
+    assert torch.equal(limited, torch.ops.rdk.redistribute(*given))
+
+
+# ------------------------------------------------------------------------------- log-probabilities
 
 
 def assert_raw(logprobs: Tensor, batch: Batch, tokens: Tensor) -> None:
     """They are those of the target's own logits; where there is no token, -infinity."""
-    rows = first_rows(batch)[:, None] + torch.arange(batch.max_draft + 1)
+    first = batch.draft_offsets[:-1] + torch.arange(batch.size)
+    rows = first[:, None] + torch.arange(batch.max_draft + 1)
     rows = rows.clamp(max=batch.target_logits.shape[0] - 1)
     log_p = batch.target_logits.double().log_softmax(1)[rows, tokens.clamp(min=0)]
     expected = log_p.masked_fill(tokens == -1, -math.inf)
     torch.testing.assert_close(logprobs.double(), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.fast_in_the_emulator
 @pytest.mark.usefixtures("device")
-def test_raw_log_probabilities_at_temperature_1_know_nothing_of_the_limits() -> None:
-    """There the row that is cut is the raw one, but for what is cut."""
+def test_log_probabilities_change_no_token_and_raw_ones_know_nothing_of_the_limits() -> None:
+    """Also at temperature 1, where the row that is cut is the raw one, but for what is cut."""
     batch = generators.batch(generators.affinity("identity", 1500), [2, 0, 1] * 4)
-    batch = batch.replace(
-        target_temperature=torch.ones_like(batch.target_temperature),
-        top_k=torch.full(batch.target_temperature.shape, 5, dtype=torch.int32),
-        logprobs=2,
-    )
-    tokens, _, logprobs = torch.ops.rdk.verify(*batch.arguments())
-    assert_raw(logprobs, batch, tokens)
+    five = torch.full(batch.target_temperature.shape, 5, dtype=torch.int32)
+    for limits, kinds in (({}, (1, 2)), ({"top_k": five}, (2,))):
+        plain = torch.ops.rdk.verify(*batch.replace(**limits).arguments())
+        for which in kinds:
+            given = batch.replace(logprobs=which, **limits)
+            tokens, accepted, logprobs = torch.ops.rdk.verify(*given.arguments())
+            assert torch.equal(tokens, plain[0])
+            assert torch.equal(accepted, plain[1])
+            assert_raw(logprobs, batch, tokens)
 
 
 @pytest.mark.usefixtures("device")
@@ -178,20 +214,6 @@ def test_the_direct_pass_keeps_to_the_limits() -> None:
     assert int(expected[:, 0].max()) < size // 2
 
 
-@pytest.mark.fast_in_the_emulator
-@pytest.mark.usefixtures("device")
-def test_log_probabilities_alone() -> None:
-    batch = generators.batch(generators.affinity("identity", 1500), [2, 0, 1] * 4)
-    plain = torch.ops.rdk.verify(*batch.arguments())
-    for which in (1, 2):
-        tokens, accepted, logprobs = torch.ops.rdk.verify(
-            *batch.replace(logprobs=which).arguments()
-        )
-        assert torch.equal(tokens, plain[0])
-        assert torch.equal(accepted, plain[1])
-        assert_raw(logprobs, batch, tokens)
-
-
 def test_the_python_layer_spreads_one_number_over_the_batch() -> None:
     affinity = generators.affinity("virtual", 300)
     drafts = rdk_cuda.draft(
@@ -199,11 +221,66 @@ def test_the_python_layer_spreads_one_number_over_the_batch() -> None:
     )
     target = generators.logits(8, 300, 1).view(4, 2, 300)
     one = rdk_cuda.verify(target, drafts, affinity, 0.8, top_k=9, top_p=0.9, min_p=0.01)
-    each = rdk_cuda.verify(
-        target, drafts, affinity, 0.8, top_k=[9] * 4, top_p=[0.9] * 4, min_p=torch.full((4,), 0.01)
-    )
-    assert torch.equal(one.tokens, each.tokens)
+    each = {"top_k": [9] * 4, "top_p": [0.9] * 4, "min_p": torch.full((4,), 0.01)}
+    assert torch.equal(one.tokens, rdk_cuda.verify(target, drafts, affinity, 0.8, **each).tokens)
     assert one.logprobs.shape == (0,)
-    kept = target.topk(9).indices
     last = one.tokens.gather(1, one.num_accepted[:, None].long())
-    assert (kept[torch.arange(4), one.num_accepted.long()] == last).any(1).all()
+    kept = target.topk(9).indices[torch.arange(4), one.num_accepted.long()]
+    assert (kept == last).any(1).all()
+
+
+# -------------------------------------------------------------------------------------- bad values
+
+
+BAD = [
+    *(("top_k", k) for k in (-1, -(2**31))),
+    *(("top_p", p) for p in (0.0, -0.5, 1.5, math.nan, math.inf)),
+    *(("min_p", p) for p in (-1e-9, 1.5, math.nan)),
+]
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_a_bad_limit_leaves_its_row_without_a_distribution(name: str, value: float) -> None:
+    """But at temperature 0, which knows no limits."""
+    batch = generators.batch(generators.affinity("identity", 100), [2, 2, 2], seed=3)
+    off = 1.0 if name == "top_p" else 0
+    dtype = torch.int32 if name == "top_k" else torch.float32
+    limits = batch.replace(**{name: torch.tensor([off, value, off], dtype=dtype)})
+    tokens, accepted, _ = torch.ops.rdk.verify(*limits.arguments())
+    assert tokens[1].tolist() == [-1, -1, -1]
+    assert accepted[1] == 0
+    assert torch.equal(tokens[::2], torch.ops.rdk.verify(*batch.arguments())[0][::2])
+    zero = {"target_temperature": torch.zeros(3)}
+    both = (torch.ops.rdk.verify(*each.replace(**zero).arguments())[0] for each in (limits, batch))
+    assert torch.equal(*both)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize(("name", "value"), [("top_k", 7), ("top_p", 0.5), ("min_p", 0.1)])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_bad_value_anywhere_in_a_large_row_leaves_it_without_a_distribution(
+    bad: float, name: str, value: float
+) -> None:
+    """Whether or not a sample of the row has it; and one column that is not bad is enough."""
+    size, rows = 9000, 30
+    batch = generators.batch(generators.affinity("identity", size), [0] * rows, scale=2.0)
+    columns = torch.arange(rows) * 299 // 32 * 32
+    batch.target_logits[20:] = -math.inf
+    batch.target_logits[20:].scatter_(1, columns[20:, None], 1.5)
+    batch.target_logits[:10].scatter_(1, columns[:10, None], bad)
+    dtype = torch.int32 if name == "top_k" else torch.float32
+    limits = {name: torch.full((rows,), value, dtype=dtype)}
+    tokens = torch.ops.rdk.verify(*batch.replace(**limits).arguments())[0][:, 0]
+    assert (tokens[:10] == -1).all()
+    assert (tokens[10:20] >= 0).all()
+    assert torch.equal(tokens[20:], columns[20:].int())
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("threshold", [math.nan, math.inf])
+def test_a_draft_with_an_unusable_threshold_is_rejected(threshold: float) -> None:
+    batch = generators.batch(generators.affinity("identity", 100), [1] * 20)
+    stats = torch.tensor([[1.0, 1.0, threshold]]).expand(20, 3)
+    given = batch.replace(draft_stats=stats.contiguous())
+    assert not torch.ops.rdk.verify(*given.arguments())[1].any()

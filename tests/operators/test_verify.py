@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
+import rdk_cuda
 from rdk_cuda import reference
 from tests import generators
 from tests.generators import Batch
@@ -151,9 +151,6 @@ def test_a_one_hot_draft(method: int, target_temperature: float) -> None:
         assert all(map(torch.equal, verified(same), expected))
 
 
-# --------------------------------------------------------------------------- what ends a draft
-
-
 # ------------------------------------------------------------------------------- the direct pass
 
 
@@ -166,6 +163,28 @@ def test_the_direct_pass_is_what_the_reference_does() -> None:
     """
     trace = assert_verifies_as_the_reference(generators.nearly_equal(1100, sequences=300))
     assert 0.25 < decisions(trace, "direct") / 300 < 0.5
+
+
+@pytest.mark.not_on("small-batches")
+def test_the_direct_pass_by_block_is_what_the_reference_does() -> None:
+    """The first draft leaves a factor of 0.95, and the target forbids the second.
+
+    Of the second row, 0.95 p exceeds q at token 0 only, but p at token 3, too.
+    """
+    sequences = 300
+    q = torch.tensor([0.5, 0.02, 0.02, 0.4, 0.06])
+    p = torch.tensor(
+        [[0.501, 0.019, 0.02, 0.4, 0.06], [0.54, 0.02, 0.02, 0.42, 0.0], [0.2, 0.2, 0.2, 0.2, 0.2]]
+    )
+    batch = generators.batch(generators.affinity("identity", 5), [2] * sequences)
+    batch = batch.replace(
+        target_logits=p.log().repeat(sequences, 1),
+        draft_logits=q.log().repeat(2 * sequences, 1),
+        draft_token_ids=torch.tensor([1, 4]).repeat(sequences),
+    )
+    trace = assert_verifies_as_the_reference(batch.replace(method=1))
+    assert decisions(trace, "give up")
+    assert decisions(trace, "direct") > 20
 
 
 @pytest.mark.not_on("small-batches")
@@ -202,3 +221,13 @@ def test_a_draft_equal_to_the_target_is_accepted_however_long(method: int, lengt
     batch.target_logits[rows] = batch.draft_logits
     assert_verifies_as_the_reference(batch)
     assert verified(batch)[1].tolist() == lengths
+
+
+def test_the_python_layer_names_the_methods() -> None:
+    affinity = generators.affinity("identity", 40)
+    logits = generators.logits(60, 40, 3).unflatten(0, (20, 3))
+    target = generators.logits(80, 40, 4).unflatten(0, (20, 4))
+    draft = rdk_cuda.draft(logits, affinity, seeds=1, positions=0)
+    by_token = rdk_cuda.verify(target, draft, affinity)
+    assert torch.equal(rdk_cuda.verify(target, draft, affinity, method="token")[0], by_token[0])
+    assert not torch.equal(rdk_cuda.verify(target, draft, affinity, method="block")[0], by_token[0])

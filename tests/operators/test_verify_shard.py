@@ -131,7 +131,6 @@ def test_bad_values_have_the_results_of_whole_rows(ranks: int) -> None:
     affinity = generators.affinity("virtual", SIZE)
     batch = generators.batch(affinity, [3, 0, 1, 4] * 3, dynamic=5).with_stats()
     target, drafts = batch.target_logits.clone(), batch.draft_token_ids.clone()
-    assert batch.draft_stats is not None
     stats = batch.draft_stats.clone()
     target[4] = -math.inf
     target[17, 3000], target[22, 17], target[24, 5000] = math.nan, math.inf, 3e38
@@ -161,7 +160,6 @@ def test_bad_values_have_the_results_of_whole_rows(ranks: int) -> None:
 def test_drafts_that_were_truncated_are_evaluated_as_they_were_drawn(ranks: int) -> None:
     affinity = generators.affinity("mixed-1", SIZE)
     batch = generators.batch(affinity, [3, 1, 2] * 3, draft_temperature=0.9).with_stats()
-    assert batch.draft_stats is not None
     least = batch.draft_stats[:, :1] - torch.tensor([1.0, 3.0, math.inf]).repeat(6)[:, None]
     assert_decides_as_verify(
         batch.replace(draft_stats=torch.cat([batch.draft_stats, least], 1)), ranks

@@ -120,9 +120,6 @@ def test_of_siblings_with_one_token_the_first_wins() -> None:
     assert path.tolist() == [[0, 3, -1, -1]]
 
 
-NARROW, WIDE = [-1, 9, -2, 2**31 - 1, -(2**31)], [2**62, 2**32 + 4, -(2**32) + 4]
-
-
 @pytest.mark.parametrize("shape", ["a chain", "a star", "a comb"])
 def test_a_thousand_nodes_of_any_shape(shape: str) -> None:
     nodes, size = 1024, 1500
@@ -148,9 +145,6 @@ def test_a_thousand_nodes_of_any_shape(shape: str) -> None:
     )
     accepted = assert_walks_as_the_reference(tree)
     assert accepted.item() == {"a chain": 1024, "a star": 1, "a comb": 512}[shape]
-
-
-# ---------------------------------------------------------------------------------- to the bit
 
 
 # ----------------------------------------------------------------------------- the Python layer

@@ -1,23 +1,21 @@
-"""Calls with a mask, top-k, top-p, min-p and log-probabilities."""
+"""Random calls with masks, limits, some of them unusable, and log-probabilities."""
 
 from __future__ import annotations
 
 import math
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tests import generators
+from tests import generators, tree_generators
 from tests.generators import Batch
+from tests.tree_generators import Trees
 
 SIZES = (1, 2, 31, 33, 100, 1023, 1025, 2500)
 TOP_P = (1.0, 0.5, 0.9, 1e-6, 1 - 1e-7)
 MIN_P = (0.0, 1.0, 0.1, 0.01, 1e-20)
-
-
-def chosen(random: Random, values: tuple[float, ...], count: int) -> Tensor:
-    return torch.tensor([random.choice(values) for _ in range(count)], dtype=torch.float32)
 
 
 def some_words(rows: int, size: int, random: Random) -> Tensor:
@@ -29,6 +27,29 @@ def some_words(rows: int, size: int, random: Random) -> Tensor:
     for row in words:
         row[random.randrange(row.numel()) :] = random.choice([0, -1, 1, 5])
     return words
+
+
+def some_limits(random: Random, count: int, size: int, rows: int = 0) -> dict[str, Tensor]:
+    """Of so many rows or sequences, some kinds of them; a mask too where it is for `rows`."""
+
+    def chosen(values: tuple[float, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.tensor([random.choice(values) for _ in range(count)], dtype=dtype)
+
+    given = {
+        "top_k": chosen((0, 1, 2, 7, size // 2, size, size + 3, -1), torch.int32),
+        "top_p": chosen((*TOP_P, *TOP_P, math.nan)),
+        "min_p": chosen(MIN_P),
+        **({"allowed": some_words(rows, size, random)} if rows else {}),
+    }
+    return {name: tensor for name, tensor in given.items() if random.random() < 0.6}
+
+
+def tied(random: Random, logits: Tensor) -> Tensor:
+    """Some with ties by the hundred, and flat."""
+    if random.random() > 0.4:
+        return logits
+    rounded = (logits.float() * random.choice((0.0, 0.5, 2.0))).nan_to_num().round()
+    return rounded.to(logits.dtype).masked_fill(logits == -math.inf, -math.inf)
 
 
 def random_batch(seed: int) -> Batch:
@@ -44,17 +65,35 @@ def random_batch(seed: int) -> Batch:
         scale=random.choice((0.0, 1.0, 2.0, 5.0)),
         forbidden=random.choice((0.0, 0.3, 0.95)),
     )
-    target = batch.target_logits
-    if random.random() < 0.4:  # ties by the hundred, and flat rows
-        target = (target.float() * random.choice((0.0, 0.5, 2.0))).round().to(target.dtype)
-        target = target.masked_fill(batch.target_logits == -math.inf, -math.inf)
-    count = len(lengths)
-    top_k = [random.choice((0, 1, 2, 7, size // 2, size, size + 3)) for _ in range(count)]
-    given = {
-        "top_k": torch.tensor(top_k, dtype=torch.int32),
-        "top_p": chosen(random, TOP_P, count),
-        "min_p": chosen(random, MIN_P, count),
-        "allowed": some_words(target.shape[0], size, random),
-    }
-    kept = {name: tensor for name, tensor in given.items() if random.random() < 0.6}
-    return batch.replace(target_logits=target, logprobs=random.choice((0, 1, 2)), **kept)
+    target = tied(random, batch.target_logits)
+    limits = some_limits(random, len(lengths), size, len(target))
+    options = {"logprobs": random.choice((0, 1, 2)), "method": random.randrange(2)}
+    return batch.replace(target_logits=target, **options, **limits)
+
+
+def random_drafts(seed: int) -> tuple[Batch, dict[str, Any]]:
+    """Draft rows, and their limits."""
+    random = Random(seed)
+    kind = random.choice(("identity", "virtual", "mixed-2", "mixed-4", "intersection"))
+    batch = generators.batch(
+        generators.affinity(kind, random.choice(SIZES[1:])),
+        [random.randrange(4) for _ in range(3)],
+        seed,
+        dtype=random.choice(generators.DTYPES),
+        draft_temperature=random.choice((1.0, 0.7, 0.0)),
+        dynamic=random.choice((0, 3, 7)),
+        scale=random.choice((0.0, 1.0, 3.0)),
+        forbidden=random.choice((0.0, 0.3)),
+    )
+    batch = batch.replace(draft_logits=tied(random, batch.draft_logits))
+    return batch, some_limits(random, len(batch.draft_logits), batch.affinity.draft_size)
+
+
+def random_trees(seed: int) -> Trees:
+    random = Random(seed)
+    size, sizes = random.choice(SIZES), [random.randrange(15) for _ in range(random.randint(1, 4))]
+    trees = tree_generators.trees(
+        sizes, size, seed, dtype=random.choice(generators.DTYPES),
+        temperature=random.choice((1.0, 0.7, 0.0)), forbidden=random.choice((0.0, 0.3)),
+    )  # fmt: skip
+    return trees.replace(**some_limits(random, len(sizes), size, len(trees.target_logits)))

@@ -8,12 +8,7 @@ import pytest
 import torch
 
 from profiling.bench import eager
-from profiling.bench.cases import (
-    ACCEPTANCES,
-    DTYPES,
-    SAMPLERS,
-    Case,
-)
+from profiling.bench.cases import ACCEPTANCES, DTYPES, SAMPLERS, Case
 from profiling.bench.workloads import build
 from rdk_cuda import _ops as operators
 from tests import generators

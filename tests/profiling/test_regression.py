@@ -11,14 +11,7 @@ from typing import Any
 import pytest
 
 from profiling.bench.measure import in_microseconds
-from profiling.bench.regression import (
-    FASTER,
-    SAME,
-    SLOWER,
-    Comparison,
-    chance_of_a_gap,
-    main,
-)
+from profiling.bench.regression import FASTER, SAME, SLOWER, Comparison, chance_of_a_gap, main
 
 NAME = "verify virtual Vt=1000 Vd=100 B=8 K=4 float32 high"
 

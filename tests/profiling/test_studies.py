@@ -22,7 +22,6 @@ from profiling.machine import ROOT
 from profiling.peers.page import page as peers_page
 from rdk_cuda import Affinity, Vocabulary, redistribute
 from rdk_cuda.calibration import low_rank_factors
-from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.integrations.eagle3 import Eagle3Checkpoint
 from rdk_cuda.recipes.inputs.loading import load_model, load_pair, load_tokenizer
 from rdk_cuda.recipes.inputs.pairs import ModelPair
@@ -218,10 +217,7 @@ SLOW = [
     ids=lambda study: study.module.__name__.rpartition(".")[2],
 )
 def test_a_study_runs_and_its_rows_have_the_fields_of_its_result(
-    study: Study,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     for name, value in study.patches(request).items():
         monkeypatch.setattr(name, value)
@@ -261,13 +257,6 @@ def test_what_proposing_takes_is_measured_next_to_a_drafter_s_passes(drafter: st
     assert min(row[name] for row in rows for name in ("network", "own")) > 0
 
 
-def test_a_small_drafter_never_takes_the_place_of_what_is_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert small_drafter.main(["--out", str(tmp_path)]) > 0
-    assert "exists; name another folder" in capsys.readouterr().err
-
-
 def test_a_small_drafter_has_layers_of_its_target_and_learns_what_that_says() -> None:
     target = load_model("--target", SHIPPED / "target")
     random = torch.Generator().manual_seed(1)
@@ -283,19 +272,6 @@ def test_a_small_drafter_has_layers_of_its_target_and_learns_what_that_says() ->
     changed = {name for name, value in model.state_dict().items() if not value.equal(before[name])}
     assert changed, "nothing was trained"
     assert not any("embed" in name or "lm_head" in name for name in changed)
-
-
-def test_what_steering_brings_is_over_the_plain_drafter_and_over_the_control() -> None:
-    ways = {steering.PLAIN: 0.5, steering.STEERED: 0.75, steering.SHUFFLED: 0.625}
-    found = {way: torch.full((4, 6), value) for way, value in ways.items()}
-    bootstrap = Bootstrap([0, 0, 1, 2], seed=1)
-    plain, steered, shuffled = steering.rows_of(found, bootstrap, draft_length=3)
-    assert "gain" not in plain
-    assert (steered["gain"][0], steered["over_control"][0], shuffled["gain"][0]) == (
-        0.25,
-        0.125,
-        0.125,
-    )
 
 
 TOKENS, WIDTH = 40, 8
@@ -321,10 +297,7 @@ def test_acceptance_at_recorded_positions_is_that_of_the_operator(
     found = [
         (measured.pruned, redistribute(own, affinity, temperature)),
         (measured.full, redistribute(logits, everything, temperature)),
-        (
-            measured.acceptance(tokens),
-            redistribute(own, affinity, temperature, **offered),
-        ),
+        (measured.acceptance(tokens), redistribute(own, affinity, temperature, **offered)),
     ]
     factors = low_rank_factors((head, None), vocabulary, torch.eye(WIDTH), WIDTH)
     monkeypatch.setattr(gemma_acceptance, "VIRTUAL", 4)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..eagle3.checkpoint import refuse_misfits, shapes_of, vocabulary_of
 from ..eagle3.config_json import (
+    FLAG,
     SIZE,
     TOKEN,
     checked,
@@ -112,7 +113,10 @@ def _configuration(
     read = layer_ids(name, found, "target_layer_ids")
     aux = layer_ids(name, found, "aux_hidden_state_layer_ids")
     rank, kind = found.get("markov_rank") or 0, fields.get("speculators_model_type")
-    confidence = "token" if found.get("confidence_head_with_markov") else "state"
+    confident, drawn = (
+        checked(name, found, flag, FLAG, False)
+        for flag in ("enable_confidence_head", "confidence_head_with_markov")
+    )
     config = BlockConfig(
         layer_config(name, layer),
         aux or tuple(at + 1 for at in read or ()),
@@ -121,9 +125,9 @@ def _configuration(
         mask=checked(name, found, "mask_token_id", TOKEN),
         draft_size=checked(name, found, "draft_vocab_size", SIZE, layer["vocab_size"]),
         # DSpark's own files do; those of vllm-project/speculators where they say so.
-        from_newest=bool(rank) and bool(found.get("sample_from_anchor", kind is None)),
+        from_newest=bool(rank) and checked(name, found, "sample_from_anchor", FLAG, kind is None),
         markov=checked(name, found, "markov_rank") if rank else 0,
-        confidence=confidence if found.get("enable_confidence_head") else "",
+        confidence=("token" if drawn else "state") if confident else "",
     )
     depth, tokens, width = text.num_hidden_layers, layer["vocab_size"], text.hidden_size
     own, most, head = layer["model_type"], _MOST_PLACES, found.get("markov_head_type", "vanilla")

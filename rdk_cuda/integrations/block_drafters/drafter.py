@@ -45,9 +45,9 @@ class BlockDrafter:
         self, network: BlockNetwork, *, head: Tensor | None = None, head_bias: Tensor | None = None
     ) -> None:
         own = network.head
-        head = own if head is None else head.to(own)
+        head = own if head is None else head
         head, head_bias = checked_head("BlockDrafter", head, head_bias, own.shape[1])
-        self._head = head, None if head_bias is None else head_bias.to(own)
+        self._head = head.to(own), None if head_bias is None else head_bias.to(own)
         whole = network.vocabulary.draft_size == network.vocabulary.target_size
         self.full_head: TokenHead | None = (own, None) if whole else None
         self.network, self.vocabulary_size = network, len(head)

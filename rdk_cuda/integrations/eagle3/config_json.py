@@ -26,7 +26,7 @@ Rule = tuple[Callable[[Any], bool], str]  # the valid values, and these in words
 SIZE: Rule = (_is_size, "a positive integer below 2^31")
 TOKEN: Rule = (lambda value: value == 0 or _is_size(value), "a token id")
 _NUMBER: Rule = (_is_number, "a number")
-_FLAG: Rule = (lambda value: type(value) is bool, "true or false")
+FLAG: Rule = (lambda value: type(value) is bool, "true or false")
 _OBJECT: Rule = (lambda value: isinstance(value, dict), "an object")
 _LAYERS: Rule = (
     lambda value: isinstance(value, list) and bool(value) and {*map(type, value)} == {int},
@@ -48,7 +48,7 @@ _LAYER_FIELDS: dict[str, Rule] = {
     **dict.fromkeys((*_SIZES, *_OTHER_SIZES), SIZE),
     **dict.fromkeys(("rms_norm_eps", "initializer_range", "attention_dropout"), _NUMBER),
     "rope_theta": _NUMBER,
-    **dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings"), _FLAG),
+    **dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings"), FLAG),
     **dict.fromkeys(("rope_parameters", "rope_scaling"), _OBJECT),
 }
 
@@ -125,7 +125,7 @@ def _eagle2_config(
             f"{name}: hidden_size is {layer['hidden_size']}, and the target's states have {width}; "
             "needs the target that the drafter was trained for"
         )
-    bias = checked(name, found, "bias", _FLAG, True)
+    bias = checked(name, found, "bias", FLAG, True)
     return Eagle3Config(
         layer_config(name, layer), layer["vocab_size"], width, eagle2=True, fc_bias=bias
     )

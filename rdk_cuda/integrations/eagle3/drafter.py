@@ -80,10 +80,10 @@ class Eagle3Drafter:
         full_head: TokenHead | None = None,
     ) -> None:
         own = network.lm_head.weight.detach()
-        head = own if head is None else head.to(own)
-        head, head_bias = checked_head("Eagle3Drafter", head, head_bias, own.shape[1])
+        head = own if head is None else head
+        head, head_bias = checked_head(type(self).__name__, head, head_bias, own.shape[1])
         self.full_head = full_head
-        self._head = head, None if head_bias is None else head_bias.to(own)
+        self._head = head.to(own), None if head_bias is None else head_bias.to(own)
         self.network, self.vocabulary_size = network, len(head)
         self.state_layers = network.config.layers_read(target_layers)
         self.device, self.dtype = own.device, own.dtype

@@ -131,13 +131,19 @@ class Generate:
 
     @classmethod
     def from_directory(
-        cls, directory: str | PathLike[str], *, device: torch.device | str = "cpu", **options: Any
+        cls,
+        directory: str | PathLike[str],
+        *,
+        device: torch.device | str = "cpu",
+        target: Any = None,
+        **options: Any,
     ) -> Generate:
         """With a drafter that `python -m rdk_cuda calibrate` has written.
 
         Args:
             directory: as `load_drafter` reads it, or `load_text_drafter`.
             device: the target's.
+            target: the model, for a drafter that reads its states: EAGLE's, or a multi-token head.
             options: of `Generate`. The defaults of `dynamic_tokens`, and of `length` and
                 `draft_length` where `--draft-cost` was given, are the calibrated ones.
 
@@ -148,10 +154,17 @@ class Generate:
             text = load_text_drafter(directory, device=device)
             pair = {"tokenizer": text.tokenizer, "drafter_tokenizer": text.drafter_tokenizer}
             return cls(text.model, text.affinity, **{**pair, **options})
-        model, pruned, settings = load_drafter(directory, device=device)
+        drafter: Any = None
+        if target is None:
+            model, pruned, settings = load_drafter(directory, device=device)
+            drafter = drafting_model(model, pruned)
+        else:
+            from ..eagle3 import load_state_drafter  # which imports this package
+
+            drafter, pruned, settings = load_state_drafter(directory, target)
         own = {"dynamic_tokens": pruned.dynamic_tokens, "vocabulary": pruned.vocabulary}
         own |= calibrated_drafts(settings)
-        return cls(drafting_model(model, pruned), pruned.affinity, **{**own, **options})
+        return cls(drafter, pruned.affinity, **{**own, **options})
 
     def __call__(
         self,

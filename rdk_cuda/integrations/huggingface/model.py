@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..._ops.inputs import check_shape, whole_number
+from ..._ops.inputs import check_shape, check_tensor, whole_number
 from ...decoding import Output
 from ...decoding.models import Ragged
 from ...decoding.trees import branch
@@ -338,10 +338,10 @@ def _kept(output: Output, sizes: Sequence[int], keep: Sequence[int]) -> Output:
 def checked_head(
     function: str, head: Tensor | None, bias: Tensor | None, width: int
 ) -> tuple[Tensor, Tensor | None]:
-    """The head, unless it does not read states of this width."""
+    """The head, unless it does not read states of this width, or predicts nothing."""
     if head is None:
         raise ValueError(f"{function}: got head_bias without head; needs both, or neither")
-    check_shape(f"{function}: head", head, "V_d", width)
+    check_tensor(f"{function}: head", head, "floats", "V_d >= 1", width)
     if bias is not None:
         check_shape(f"{function}: head_bias", bias, len(head))
     return head, bias

@@ -36,10 +36,16 @@ def check(fed: CausalModel, cache: Any, model: Any) -> None:
         model: the library's model behind both.
 
     Raises:
-        ValueError: logits or states are wrong.
+        ValueError: logits or states are wrong, or a context is too short to tell.
     """
     window = cache.layers.window or 0
+    if fed.context < _TOKENS:
+        raise ValueError(
+            f"HuggingFaceModel: {type(model).__name__} reads {fed.context:.0f} tokens at most; "
+            f"needs {_TOKENS}, with which its cache is checked"
+        )
     count = _TOKENS + (window if window <= _CHECKED_WINDOW else 0)
+    count = int(min(count, fed.context))
     readable = model.get_input_embeddings().weight.shape[0]
     ids = [token % readable for token in range(1, count + 1)]
     whole = torch.tensor([ids], device=fed.device, dtype=torch.int64)

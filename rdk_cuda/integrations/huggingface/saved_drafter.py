@@ -232,6 +232,7 @@ def load_model(directory: Path) -> Any:
 
     reads_states = SavedDrafterError(
         f"load_drafter: {directory} has a drafter that reads its target's states; needs "
+        "Generate.from_directory(..., target=), or "
         "rdk_cuda.integrations.eagle3.load_state_drafter, and the target"
     )
     if not (directory / "config.json").is_file():
@@ -242,7 +243,7 @@ def load_model(directory: Path) -> Any:
         config = read_small(directory / "config.json")
     except ValueError as error:
         raise SavedDrafterError(f"load_drafter: {directory / 'config.json'} {error}") from error
-    if b'"draft_vocab_size"' in config:  # of EAGLE-3
+    if b'"draft_vocab_size"' in config or b'"MultiTokenHead"' in config:  # EAGLE-3's, or of `mtp`
         raise reads_states
     try:
         model, report = AutoModelForCausalLM.from_pretrained(

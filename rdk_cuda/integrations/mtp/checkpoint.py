@@ -58,16 +58,40 @@ def read_mtp(directory: str | PathLike[str], target: Any) -> MtpNetwork:
             f"known; needs one of {known}"
         )
     found = _layers(folder, family, text, _tensors(folder, family, text))
+    dtypes = {each.dtype for tensors in found for each in tensors.values()}
     first, *further = (
         _network(folder, family, target, number, tensors) for number, tensors in enumerate(found)
     )
     first.further = further
+    first.stored = dtypes.pop() if len(dtypes) == 1 else torch.float32
     return first
 
 
-def _names(family: Family, text: Any, number: int) -> dict[str, str]:
+def published(network: MtpNetwork) -> dict[str, Tensor]:
+    """The tensors of a head's first layer by names that `read_mtp` reads; none of the target's."""
+    family = network.family
+    names = _names(family, network.target_layers, network.decoder.config, 0)
+    parts = {"embedding_norm": network.embedding_norm, "state_norm": network.state_norm}
+    parts |= {"map": network.fc, "norm": network.norm}
+    tensors = {f"{names[part]}.weight": parts[part].weight for part in parts if part in names}
+    if network.own_head:
+        tensors[f"{names['head']}.weight"] = network.lm_head.weight
+    begin = _begin(family)
+    return tensors | {
+        names["layer"] + name[len(begin) :]: tensor
+        for name, tensor in network.decoder.state_dict().items()
+        if name.startswith(begin)
+    }
+
+
+def _begin(family: Family) -> str:
+    """Name the beginning of all names in a decoder that is a head's layer."""
+    return "layers." if family.blocks else "layers.0."
+
+
+def _names(family: Family, layers: int, text: Any, number: int) -> dict[str, str]:
     """Name the beginnings of one layer's parts; `layer` is the decoder layer itself."""
-    numbers = {"k": number, "after": text.num_hidden_layers + number, "last": _blocks(text) - 1}
+    numbers = {"k": number, "after": layers + number, "last": _blocks(text) - 1}
     own = {part: getattr(family, part).format(**numbers) for part in (*_PARTS, "head", "layer")}
     return {part: name for part, name in own.items() if name}
 
@@ -80,8 +104,9 @@ def _tensors(folder: Path, family: Family, text: Any) -> dict[str, Tensor]:
     """All that a head may have, by names without what wraps the text model."""
     from safetensors import SafetensorError
 
-    numbers = range(1 if family.blocks else _MOST_LAYERS)
-    names = tuple(name for n in numbers for name in _names(family, text, n).values())
+    layers = text.num_hidden_layers
+    numbers = range(1 if family.blocks else _MOST_LAYERS + 1)  # one more, to refuse
+    names = tuple(name for n in numbers for name in _names(family, layers, text, n).values())
 
     def wanted(published: str) -> bool:
         name = family.own_name(published)
@@ -93,8 +118,10 @@ def _tensors(folder: Path, family: Family, text: Any) -> dict[str, Tensor]:
             if file.suffix != ".safetensors":
                 raise CheckpointError(f"{file}: may be a pickle; needs the target's safetensors")
             with opened_tensors(file) as content:
-                own = filter(wanted, content.keys())
-                tensors |= {family.own_name(name): content.get_tensor(name) for name in own}
+                for name in filter(wanted, content.keys()):
+                    if (own := family.own_name(name)) in tensors:
+                        raise CheckpointError(f"{file}: has a second {own}")
+                    tensors[own] = content.get_tensor(name)
     except TokenMapError as error:
         raise CheckpointError(str(error)) from error
     except SafetensorError as error:
@@ -106,6 +133,9 @@ def _tensors(folder: Path, family: Family, text: Any) -> dict[str, Tensor]:
             f"{folder}: of its multi-token head {len(packed)} tensors are quantised, as "
             f"{', '.join(packed[:3])}; needs them in a floating dtype"
         )
+    for name, tensor in tensors.items():
+        if not bool(tensor.isfinite().all()):
+            raise CheckpointError(f"{folder}: {name} has NaN or inf; needs finite weights")
     return tensors
 
 
@@ -114,8 +144,9 @@ def _layers(
 ) -> list[dict[str, Tensor]]:
     """Of each layer its tensors: by the part, or the name in a decoder of one layer."""
     layers: list[dict[str, Tensor]] = []
+    placed = set[str]()
     for number in range(1 if family.blocks else _MOST_LAYERS):
-        names = _names(family, text, number)
+        names = _names(family, text.num_hidden_layers, text, number)
         first = names.pop("layer")
         parts = {f"{name}.weight": part for part, name in names.items()}
         own = {part: tensors[name] for name, part in parts.items() if name in tensors}
@@ -129,8 +160,13 @@ def _layers(
                 f"{folder}: of the multi-token head it lacks {', '.join(missing)}, as copies that "
                 "others upload do; needs the files of the first release"
             )
-        begin = "layers." if family.blocks else "layers.0."
-        layers.append(own | {begin + name[len(first) :]: tensors[name] for name in inside})
+        placed |= {*inside, *parts}
+        layers.append(own | {_begin(family) + name[len(first) :]: tensors[name] for name in inside})
+    if left := sorted(tensors.keys() - placed):
+        raise CheckpointError(
+            f"{folder}: in its multi-token head {left[0]} has no place; needs maps and norms "
+            f"without a bias, of at most {_MOST_LAYERS} layers"
+        )
     return layers
 
 

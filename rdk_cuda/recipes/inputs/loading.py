@@ -3,7 +3,7 @@
 import io
 import logging as standard
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from importlib.util import find_spec
 from itertools import chain
@@ -21,11 +21,13 @@ from ...files import opened_tensors, system_errors
 from ...integrations.eagle3 import CheckpointError, Eagle3Checkpoint, is_checkpoint, read_checkpoint
 from ...integrations.huggingface import HuggingFaceModel
 from ...integrations.huggingface.placement import weight_of
+from ...integrations.mtp import is_mtp, read_mtp_checkpoint
 from ..errors import INSTALL, InputError
 from .pairs import ModelPair, Pair, StatePair, TextPair, head_size
 
 NEVER = -30_000.0  # a logit that no probability is left of, in half precision, too
 SAMPLED = 64  # weights that a model is recognised by
+NATIVE = Path("mtp")  # as a drafter: the multi-token head in the target's own files
 
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
@@ -96,16 +98,19 @@ def load_pair(
         dtype: of both. A drafter is saved in the dtype of its files, unless that is a wider one.
         device_map: "auto" spreads the target over all devices, and where these are full the CPU
             and the disk, in place of `device`. The drafter is where the target's embeddings are.
+        drafter: `NATIVE`, too.
         one_tokenizer: refuse a drafter with a tokenizer of its own; else it becomes a `TextPair`.
     """
     tokenizer = load_tokenizer("--target", target)
-    theirs = None if drafter == target else own_tokenizer(drafter)
+    theirs = None if drafter in (target, NATIVE) else own_tokenizer(drafter)
     difference = "" if theirs is None else difference_of(tokenizer, theirs)
     refuse_device(device or "cpu")
     first = load_model("--target", target, dtype, device_map)
     first = first.to(device or "cpu") if device_map is None else first
-    if drafter == target:
+    native = drafter == NATIVE or is_mtp(drafter)
+    if native or drafter == target:
         refuse_spread_drafter(drafter, first)
+    if drafter == target:
         refuse_undecodable("--drafter", drafter, first)
     end = first.generation_config.eos_token_id
     eos = frozenset([] if end is None else [end] if isinstance(end, int) else end)
@@ -113,8 +118,9 @@ def load_pair(
     plain = GenerationConfig(eos_token_id=sorted(eos) or None, pad_token_id=0)
     names = str(target), str(drafter)
     shared: dict[str, Any] = {"tokenizer": tokenizer, "names": names}
-    if is_checkpoint(drafter):
-        checkpoint = load_checkpoint(drafter, first)
+    if native or is_checkpoint(drafter):
+        read = read_mtp_checkpoint if native else read_checkpoint
+        checkpoint = load_checkpoint(target if drafter == NATIVE else drafter, first, read)
         pair: Pair = StatePair(first, checkpoint, **shared, drafter_dtype=checkpoint.dtype)
     else:
         second = first if drafter == target else load_model("--drafter", drafter, dtype)
@@ -140,9 +146,11 @@ def load_pair(
     return pair
 
 
-def load_checkpoint(directory: Path, target: Any) -> Eagle3Checkpoint:
+def load_checkpoint(
+    directory: Path, target: Any, read: Callable[[Path, Any], Eagle3Checkpoint]
+) -> Eagle3Checkpoint:
     with blaming("--drafter", CheckpointError, OSError):
-        checkpoint = read_checkpoint(directory, target)
+        checkpoint = read(directory, target)
     refuse_infinite("--drafter", directory, checkpoint.network)
     return checkpoint
 

@@ -140,7 +140,7 @@ class ModelPair(Pair):
 
 @dataclass(frozen=True)
 class StatePair(Pair):
-    """A target and an `Eagle3Checkpoint`, a drafter on its states."""
+    """A target and an `Eagle3Checkpoint` or `MtpCheckpoint`, a drafter on its states."""
 
     drafter: Eagle3Checkpoint
 
@@ -150,7 +150,8 @@ class StatePair(Pair):
             rows = self.drafter.full_head(self.target)
             if rows is None:
                 raise ValueError("StatePair: pruned tokens have no rows; needs `lifted`")
-            return rows.float().cpu(), None
+            bias: Tensor | None = self.drafter.network.lm_head.bias
+            return rows.float().cpu(), None if bias is None else bias.float().cpu()
         ids, rows = self.drafter.vocabulary.draft_ids, self.lifted.rows(self.target_head)
         rows[ids.to(rows.device)] = self.own_rows.to(rows)
         bias = self.lifted.bias.index_fill(0, ids, 0.0)
@@ -162,9 +163,9 @@ class StatePair(Pair):
 
     @property
     def body(self) -> list[torch.nn.Parameter]:
-        network = self.drafter.network
-        others = {id(network.embed_tokens.weight), id(network.lm_head.weight)}
-        return [part for part in network.parameters() if id(part) not in others]
+        others = "embed_tokens.weight", "lm_head.weight"
+        named = self.drafter.network.named_parameters()
+        return [part for name, part in named if name not in others]
 
     @property
     def own_rows(self) -> Tensor:

@@ -32,13 +32,11 @@ class Style(NamedTuple):
 
 STYLES = {
     names.PRUNED: Style(BLACK, "s"),
-    names.FIRST_ORDER: Style(VERMILLION, "v", ":"),
-    names.COVARIANCE: Style(VERMILLION, "<", "-."),
     names.DYNAMIC: Style(BLUE, "D"),
     names.VIRTUAL: Style(ORANGE),
     names.RECOMMENDED: Style(GREEN, "*"),
 }
-MAIN = (names.DYNAMIC, names.VIRTUAL, names.RECOMMENDED, names.PRUNED)
+OTHER = Style(VERMILLION, "v", ":")
 WHOLE = (names.FULL, names.LIFTED)
 WITH_INTERVALS = (names.PRUNED, names.RECOMMENDED)
 
@@ -88,7 +86,7 @@ def draw_panel(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def draw_method(axes: Axes, rows: list[Row], method: str) -> None:
-    style, main = STYLES.get(method, Style(GREY)), method in MAIN
+    style, main = STYLES.get(method, OTHER), method in STYLES
     rows = sorted(rows, key=lambda row: row["keep"])
     keeps = [row["keep"] for row in rows]
     values, lows, highs = (

@@ -90,7 +90,7 @@ def calibrate(
     return drafters
 
 
-class Affinity(DrafterStage):
+class Affinity(DrafterStage[Request]):
     """A pruned drafter for each setting."""
 
     name = "affinity"

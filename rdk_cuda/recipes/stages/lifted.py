@@ -287,6 +287,9 @@ class Lifted(Stage[Request]):
                 state.models = with_lifted_rows(state.models, recording, state.each)
         return state.models.lifted
 
+    def summary(self, state: State[Request]) -> str:
+        return described_rows(state.models)
+
 
 def with_lifted_rows(models: Pair, recording: Recording, each: Each | None = None) -> Pair:
     if models.kept is None or not isinstance(models, StatePair):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ... import moved
 from ...affinity import Affinity
 from ...drafter import FullHead, PrunedDrafter
 from ...dynamic_tokens import (
@@ -23,15 +25,17 @@ from ...dynamic_tokens import (
     with_recent_bonus,
 )
 from ...vocabulary import Vocabulary
-from ..choose import hurts, target_covariance, tune, tuned_covariance, tuned_first_order
+from ..choose import hurts, tune
 from ..inputs.pairs import Pair
 from ..recording import Recording, Samples
 from .clusters import cluster_pruned_tokens
 from .screen import screens_within
 from .virtual import calibrate_offsets, refine_virtual, virtual_drafter, with_offsets
 
+if not TYPE_CHECKING:
+    __getattr__ = partial(moved.attribute, __name__)
+
 FULL, LIFTED, PRUNED = "full drafter", "lifted head", "pruned drafter"
-FIRST_ORDER, COVARIANCE = "first-order RDK", "RDK, covariance"
 DYNAMIC, VIRTUAL = "dynamic tokens", "virtual tokens"
 RECOMMENDED = "virtual+dynamic"
 
@@ -47,7 +51,6 @@ class Options:
             its last tokens these are taken from.
         bonuses: what may be added to the logits of recent dynamic tokens, if the samples say that
             it helps: `BONUSES` for lifted rows, nothing for a head that was trained with them.
-        entries: the most entries in a row of similarities.
         samples: how many samples candidates are compared on.
         screen, batch: the share of the bytes of the pruned rows that a screen may read, 0 for none,
             and for how many positions at once it is read.
@@ -58,14 +61,13 @@ class Options:
     recent: int = 32
     window: int = 256
     bonuses: tuple[float, ...] = ()
-    entries: int = 128
     samples: int = 2048
     screen: float = 0.0
     batch: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("virtual", "recent", "window", "entries", "samples", "batch"):
+        for name in ("virtual", "recent", "window", "samples", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Options: {name} is {getattr(self, name)}; needs at least 1")
         if self.dynamic < 0:
@@ -330,25 +332,6 @@ def _recommended(pruning: Pruning, temperature: float) -> Built:
     return best.drafter, best.label
 
 
-def _first_order(pruning: Pruning, temperature: float) -> Built:
-    best = tuned_first_order(
-        pruning.samples,
-        pruning.full_head,
-        pruning.vocabulary,
-        pruning.mean_probs(temperature),
-        temperature,
-        keeps=(0.0,),
-    )
-    return best.drafter, f"tau {best.label.tau:.1e}"
-
-
-def _covariance(pruning: Pruning, temperature: float) -> Built:
-    samples, vocabulary = pruning.samples, pruning.vocabulary
-    omega = target_covariance(samples, vocabulary, temperature, pruning.options.entries)
-    best = tuned_covariance(samples, pruning.full_head, vocabulary, omega, temperature)
-    return best.drafter, f"tau {best.label.tau:.1e}, keep {best.label.keep:g}"
-
-
 def described(drafter: PrunedDrafter) -> str:
     bias = drafter.affinity.bias[drafter.vocabulary.draft_size :]
     on = int((bias > -math.inf).sum())
@@ -371,8 +354,6 @@ def screened(source: object) -> str:
 
 BUILDERS: dict[str, Build] = {
     PRUNED: _pruned,
-    FIRST_ORDER: _first_order,
-    COVARIANCE: _covariance,
     DYNAMIC: _dynamic,
     VIRTUAL: _virtual,
     RECOMMENDED: _recommended,

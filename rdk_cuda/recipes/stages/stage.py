@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
 
-from ..inputs.documents import Text
+from ..inputs.documents import Text, Window
 from ..inputs.pairs import Pair
 from ..recording import Each, Recording
-from ..request import Asked, Request, Setting
+from ..request import Asked, Setting
 from .pruning import Method
 
 
@@ -20,7 +20,7 @@ class State(Generic[Asked]):
     """A run so far.
 
     Attributes:
-        say: on the way, beside the progress.
+        progress: a `recipes.progress.Stages`.
         made: the artifacts of stages by their names.
     """
 
@@ -28,10 +28,25 @@ class State(Generic[Asked]):
     models: Pair
     text: Text
     held_out: Text
-    each: Each
-    say: Callable[[str], None]
+    progress: Any
     recording: Recording = field(init=False)
     made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def each(self) -> Each:
+        each: Each = self.progress.each
+        return each
+
+    @property
+    def say(self) -> Callable[[str], None]:
+        """On the way, beside the progress."""
+        say: Callable[[str], None] = self.progress.say
+        return say
+
+    @property
+    def windows(self) -> list[Window]:
+        """Of the held-out text, what is measured on."""
+        return self.held_out.held_out_windows(self.request.measured)
 
 
 class Stage(ABC, Generic[Asked]):
@@ -56,21 +71,32 @@ class Stage(ABC, Generic[Asked]):
         """Say what it is for a setting, in a sentence."""
         return ""
 
+    def summary(self, state: State[Asked]) -> str:
+        """Say what it is for all settings."""
+        return ""
+
     def settings(self, state: State[Asked], place: int) -> dict[str, Any]:
         """Say what `calibration.json` keeps of it for a setting."""
         return {}
 
 
-class DrafterStage(Stage[Request]):
-    """Makes a drafter for each setting, which can be measured and saved."""
+class DrafterStage(Stage[Asked]):
+    """Makes drafters, which are measured."""
 
     @abstractmethod
-    def found(self, state: State[Request]) -> Sequence[Found]:
+    def found(self, state: State[Asked]) -> Sequence[Found]:
         """Of each setting."""
 
-    @abstractmethod
-    def save(self, state: State[Request], place: int, path: Path, settings: dict[str, Any]) -> None:
+    def save(self, state: State[Asked], place: int, path: Path, settings: dict[str, Any]) -> None:
         """Write a directory, from which `saved.load_saved` reads the drafter."""
+
+    def calibrated_for(self, state: State[Asked]) -> float | None:
+        """A temperature that is not named where it is the one of a table."""
+        return None
+
+    def about_text(self, state: State[Asked]) -> str:
+        """Say how much of the text was measured on."""
+        return ""
 
 
 @dataclass(frozen=True, eq=False)

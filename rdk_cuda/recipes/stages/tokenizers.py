@@ -109,7 +109,7 @@ class Chosen(Found):
     common: Mapping[str, float]
 
 
-class Tokenizers(DrafterStage):
+class Tokenizers(DrafterStage[Request]):
     """An affinity from a drafter's tokens to those of a target with another tokenizer."""
 
     name = "affinity"

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rdk_cuda.affinity import Affinity
 from tests import generators
-from tests.gpu.batches import BATCHES, repeated
 from tests.gpu.recorded import FREE, recorded
 from tests.gpu.stand_in import laid_out_alike, moved
+from tests.proof.emulated.batches import BATCHES, repeated
 from tests.proof.emulated.workloads import WORKLOADS, batch
 
 CPU = torch.device("cpu")

@@ -26,6 +26,7 @@ from rdk_cuda.integrations.block_drafters import (
 )
 from rdk_cuda.integrations.eagle3 import CheckpointError, read_drafts
 from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
+from studies.transformers_peers import generated, library_block
 
 WIDTH, LAYERS, BLOCK, RANK = 16, 4, 4, 3
 PROMPTS = [[5, 3, 1, 0, 2], [4], [1, 2, 3, 4, 5, 0, 1, 2, 3]]
@@ -96,35 +97,10 @@ def read(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[HuggingFaceMod
 def test_its_states_are_those_of_the_library_s_own_network(tmp_path: Path) -> None:
     pytest.importorskip("transformers", minversion="5.24")
     from transformers.cache_utils import DFlashCache
-    from transformers.models.muse_glimmer_assistant import (
-        modeling_muse_glimmer_assistant as library,
-    )
 
     own = publish(tmp_path, "dflash")
-    sizes = {name: getattr(layer(12), name) for name in ("hidden_size", "intermediate_size")}
-    config = library.MuseGlimmerAssistantConfig(
-        **sizes,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        layer_types=["full_attention"] * 2,
-        block_size=BLOCK,
-        mask_token_id=11,
-        target_layer_ids=[0, 2],
-        rms_norm_eps=own.config.layer.rms_norm_eps,
-        rope_parameters=own.config.layer.rope_parameters,
-    )
-    config._attn_implementation = "eager"
-    theirs = library.MuseGlimmerAssistantModel(config).eval()
-    names = {"fc.": "encoder.fc.", "hidden_norm.": "encoder.output_norm_enc."}
-    tensors = own.state_dict()
-    theirs.load_state_dict(
-        {
-            next((b + name[len(a) :] for a, b in names.items() if name.startswith(a)), name): each
-            for name, each in tensors.items()
-        }
-    )
+    theirs = library_block(own)
+    config = theirs.config
     drafter = BlockDrafter(read_block_drafter(tmp_path, target()))
     prompt = [5, 3, 1, 7, 2, 9]
     with torch.no_grad():
@@ -143,6 +119,20 @@ def test_its_states_are_those_of_the_library_s_own_network(tmp_path: Path) -> No
     drafter.feed([[*prompt, 8]], [1])
     block = expected.last_hidden_state[:, 1:]
     torch.testing.assert_close(drafter.block, block, rtol=1e-6, atol=1e-6)
+
+
+def test_it_drafts_what_the_library_s_own_generator_does(tmp_path: Path) -> None:
+    publish(tmp_path, "dflash")
+    network = read_block_drafter(tmp_path, target())
+    options: dict[str, Any] = {"assistant_model": library_block(network)}
+    options |= {"speculation_type": "dflash", "temperature": 0, "seed": 0, "tokens": 32}
+    text, theirs = generated(target(), PROMPTS[0], **options)
+    model = HuggingFaceModel(target(), state_layers=network.config.state_layers)
+    decoder = SpeculativeDecoder(model, BlockDrafter(network), draft_length=3)
+    found = decoder.generate(PROMPTS[:1], max_new_tokens=32, temperature=0)
+    assert found.tokens == [text]
+    assert 0 < sum(found.statistics.accepted) == theirs.accepted
+    assert found.statistics.target_passes == theirs.passes
 
 
 class Checked(BlockDrafter):
@@ -343,16 +333,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "layers": ({"dflash_config": {"mask_token_id": 3}}, "target_layer_ids is None"),
     "far": ({"dflash_config": {"mask_token_id": 3, "target_layer_ids": [7]}}, "needs layers of"),
     "block": ({"block_size": 1}, "block_size is 1"),
-    "mask": (
-        {"dflash_config": {"mask_token_id": 12, "target_layer_ids": [0, 2]}},
-        "reads 12",
-    ),
+    "mask": ({"dflash_config": {"mask_token_id": 12, "target_layer_ids": [0, 2]}}, "reads 12"),
     "deep": ({"num_hidden_layers": 3_000_000}, "num_hidden_layers is 3000000"),
     "kind": ({"model_type": "llama"}, "model_type is 'llama'; needs 'qwen3'"),
     "sliding": ({"layer_types": ["sliding_attention"] * 2}, "without sliding windows"),
     "wide": ({"target_hidden_size": 32}, "target_hidden_size is 32"),
     "pruned": ({"draft_vocab_size": 5}, "draft_vocab_size is 5 of 12"),
     "rank": ({"markov_rank": 3}, "has no bias.weight and no markov.weight"),
+    "flag": ({"enable_confidence_head": "no"}, "enable_confidence_head is 'no'; needs true or"),
+    "other flag": ({"confidence_head_with_markov": 1}, "with_markov is 1; needs true or false"),
+    "anchor": ({"markov_rank": 2, "sample_from_anchor": "no"}, "sample_from_anchor is 'no'; needs"),
     "other": ({"other.weight": torch.zeros(2)}, "other.weight has no place"),
     "shape": ({"fc.weight": torch.zeros(16, 16)}, r"fc.weight has shape \[16, 16\]"),
 }

@@ -188,13 +188,6 @@ def test_eagle_2_reads_the_last_state_after_the_last_norm(gemma: bool) -> None:
     assert not torch.allclose(states, before[0][0], atol=0.1)
 
 
-def test_a_sequence_s_output_does_not_depend_on_the_batch() -> None:
-    decoder = SpeculativeDecoder(*pair(), draft_length=3)
-    together = decoder.generate(PROMPTS, max_new_tokens=9, seeds=[1, 2, 3]).tokens
-    for b, prompt in enumerate(PROMPTS):
-        assert decoder.generate([prompt], max_new_tokens=9, seeds=[b + 1]).tokens == [together[b]]
-
-
 def p_value(samples: int = 6_000) -> float:
     """Chi-square of two tokens; fixed seeds. A right decoder fails `> 1e-4` once in 10,000."""
     reading, drafter, affinity = pair(size=6, draft_size=3)

@@ -117,9 +117,7 @@ def test_threads_read_their_own_states_before_the_last_norm() -> None:
 def test_padding_behind_the_target_s_tokens_is_cut_off(tmp_path: Path) -> None:
     rows = torch.randn(48, 16)
     found = eagle(
-        tmp_path,
-        {"draft_vocab_size": 48},
-        {"lm_head.weight": rows, "d2t": None, "t2d": None},
+        tmp_path, {"draft_vocab_size": 48}, {"lm_head.weight": rows, "d2t": None, "t2d": None}
     )
     assert found.vocabulary.draft_size == found.vocabulary.target_size == 40
     assert torch.equal(found.network.lm_head.weight, rows[:40])

@@ -142,7 +142,6 @@ def make(name: str, **changes: Any) -> Any:
 def head_of(target: Any, number: int = 0, seed: int = 3) -> MtpNetwork:
     """A layer of a head for a target, of random weights."""
     family = family_of(target.config.get_text_config(decoder=True).model_type)
-    assert family is not None
     torch.manual_seed(seed + number)
     own = weights_of(type(target.get_decoder())(layer_config(target, family, number)))
     head = None

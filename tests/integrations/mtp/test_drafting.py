@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,16 @@ from transformers.modeling_layers import MtpModel
 
 from examples.demo.corpus import held_out_files, read_text
 from rdk_cuda import Affinity, CombinedTokens, RecentTokens, ScreenedTokens, Vocabulary
+from rdk_cuda.__main__ import main
 from rdk_cuda.calibration import Options, Setting, Window, calibrate, record
 from rdk_cuda.decoding import DrafterTree, SpeculativeDecoder, StateDrafter
 from rdk_cuda.drafter import PrunedDrafter, prune_head
 from rdk_cuda.integrations.eagle3 import read_drafts, unrolled_read
 from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
 from rdk_cuda.integrations.mtp import DeepMtpDrafter, MtpDrafter, MtpNetwork
+from rdk_cuda.recipes.inputs import pairs
+from studies.multi_token_heads import peers_of
+from studies.transformers_peers import generated, library_mtp
 
 from ...tiny_models import save_tokenizer
 from ..eagle3.test_drafter import Checked
@@ -173,19 +178,34 @@ def test_it_is_calibrated_as_it_drafts_and_no_head_is_copied(tmp_path: Any) -> N
 def test_the_tutorial_goes_from_a_directory_to_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = make("qwen3_5_text", vocab_size=400)
+    target = make("qwen3_5_text", vocab_size=400, max_position_embeddings=512)
     publish(tmp_path / "Qwen3.5-4B", target, head_of(target), name="qwen3_5_text")
     save_tokenizer(tmp_path / "Qwen3.5-4B")
-    (tmp_path / "text.txt").write_text(read_text(held_out_files()[0])[:3000])
+    for name, file in zip("abc", held_out_files(), strict=False):
+        (tmp_path / f"{name}.txt").write_text(read_text(file)[:3000])
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "tutorial.md").read_text()
-    blocks = re.findall(r"^```py\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    code = "\n".join(blocks).replace("20_000", "200").replace("length=128", "length=32")
+    monkeypatch.setattr(pairs, "TIMING_SECONDS", 0.0)
+    page = (ROOT / "docs" / "tutorial.md").read_text().split("## Drafters that models bring")[1]
+    (block,) = re.findall(r"^```bash\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (code,) = re.findall(r"^```py\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    calibration, evaluation, written = block.splitlines()
+    assert "--keep 0.125" in calibration
+    small = "--keep 0.75 --positions 300 --virtual 8 --dynamic 12"  # it keeps 257 special tokens
+    for line in (f"{calibration} {small}", evaluation):
+        assert main(line.removeprefix("python -m rdk_cuda ").split()) == 0
+    assert written == "python write.py"
     names: dict[str, Any] = {}
     exec(code, names)
-    assert len(blocks) == 3
     assert sum(names["draft"].statistics.drafted) > 0
-    assert names["small"].weight.shape[0] < 400 / 3
+    assert (tmp_path / "evaluation" / "evaluation.json").is_file()
+
+
+@pytest.mark.parametrize("head", [torch.ones(3, 32).long(), torch.ones(0, 32), torch.ones(3, 31)])
+@pytest.mark.parametrize("kind", [MtpDrafter, DeepMtpDrafter])
+def test_heads_that_nothing_can_be_drafted_with_are_refused(kind: Any, head: torch.Tensor) -> None:
+    _, network = parts("qwen3_5_text")
+    with pytest.raises(ValueError, match=f"^{kind.__name__}: head .*needs floats"):
+        kind(network, head=head)
 
 
 @pytest.mark.parametrize("name", ["qwen3_5_text", "mimo", "ernie4_5_moe"])
@@ -199,6 +219,29 @@ def test_unrolled_it_reads_the_same_with_gradients(name: str) -> None:
     (gradient,) = torch.autograd.grad(found.hidden.sum(), network.fc.weight)
     assert bool(gradient.any())
     network.fc.requires_grad_(False)
+
+
+@pytest.mark.parametrize("name", ["glm4_moe", "deepseek_v3"])
+def test_it_drafts_what_the_library_s_own_generator_does(name: str) -> None:
+    model = make(name, vocab_size=12)
+    network = head_of(model)
+    with library_mtp(model, network) as options:
+        text, theirs = generated(model, PROMPTS[0], temperature=0, seed=0, tokens=40, **options)
+    target = HuggingFaceModel(model, state_layers=(network.target_layers,))
+    decoder = SpeculativeDecoder(target, MtpDrafter(network), draft_length=1)
+    found = decoder.generate(PROMPTS[:1], max_new_tokens=40, temperature=0)
+    assert found.tokens == [text]
+    assert 0 < sum(found.statistics.accepted) == theirs.accepted
+    assert found.statistics.target_passes == theirs.passes
+
+
+def test_the_library_s_own_generator_refuses_targets_with_states() -> None:
+    target, network = parts("qwen3_5_text", size=12)
+    with ExitStack() as stack:
+        rows = peers_of(stack, target.model, network, None, tokens=4)
+    reasons = [row["refused"] for row in rows if isinstance(row, dict)]
+    assert len(reasons) == 2
+    assert all("not supported with stateful models" in reason for reason in reasons)
 
 
 # Heads of several layers.

@@ -14,7 +14,7 @@ pytest.importorskip("transformers", minversion="5.24")
 from transformers.modeling_layers import MtpModel
 
 from rdk_cuda.integrations.eagle3 import CheckpointError
-from rdk_cuda.integrations.mtp import read_mtp
+from rdk_cuda.integrations.mtp import is_mtp, read_mtp, read_mtp_checkpoint
 
 from .heads import DEEPSEEK, HEADS, head_of, load, make, publish, reference
 
@@ -39,6 +39,19 @@ def test_a_published_head_computes_what_its_family_s_loader_does(name: str, tmp_
         own, layout._replace(state_first=not layout.state_first), IDS[:, 1:], states
     )
     assert not torch.allclose(flipped, expected, atol=0.1)
+    read_mtp_checkpoint(tmp_path, target).save_pretrained(tmp_path / "saved")
+    assert is_mtp(tmp_path / "saved")
+    assert not is_mtp(tmp_path)
+    again = read_mtp_checkpoint(tmp_path / "saved", target)
+    assert again.dtype == torch.float32
+    assert again.shared == (set() if name == "step3p7" else {"lm_head.weight"})
+    for (key, weight), other in zip(
+        found.named_parameters(), again.network.parameters(), strict=True
+    ):
+        assert torch.equal(weight, other) or "embed" in key, key
+    assert torch.equal(again.full_head(target), found.lm_head.weight)
+    stored = load_file(tmp_path / "saved" / "model.safetensors")
+    assert sum(map(torch.numel, stored.values())) < 2e5
     raw = name in ("step3p7", "ernie4_5_moe")
     handed = hidden if raw else found.norm(hidden)
     assert torch.equal(found.handed_on(hidden), handed)
@@ -128,6 +141,37 @@ BROKEN = {
     "narrow map": (
         lambda tensors: tensors | {"mtp.fc.weight": torch.zeros(32, 32)},
         r"map has shape \[32, 32\] and dtype torch.float32; needs \[32, 64\]",
+    ),
+    "biased map": (
+        lambda tensors: tensors | {"mtp.fc.bias": torch.zeros(32)},
+        r"mtp\.fc\.bias has no place.*needs maps and norms without a bias, of at most 16 layers",
+    ),
+    "biased norm": (
+        lambda tensors: tensors | {"mtp.norm.bias": torch.zeros(32)},
+        r"mtp\.norm\.bias has no place",
+    ),
+    "twice": (
+        lambda tensors: tensors | {"model.mtp.fc.weight": tensors["mtp.fc.weight"].clone()},
+        r"has a second mtp\.fc\.weight",
+    ),
+    "NaN": (
+        lambda tensors: tensors | {"mtp.norm.weight": torch.full([32], torch.nan)},
+        r"mtp\.norm\.weight has NaN or inf",
+    ),
+    "too many layers": (
+        lambda tensors: (
+            tensors
+            | {
+                name.replace("layers.0.", f"layers.{n}."): weight.clone()
+                for name, weight in tensors.items()
+                for n in range(17)
+            }
+        ),
+        r"mtp\.layers\.16\..* has no place.*of at most 16 layers",
+    ),
+    "a gap between layers": (
+        lambda tensors: tensors | {"mtp.layers.2.mlp.up_proj.weight": torch.ones(1)},
+        r"mtp\.layers\.2\.mlp\.up_proj\.weight has no place",
     ),
     "narrow query": (
         lambda tensors: tensors | {"mtp.layers.0.self_attn.q_proj.weight": torch.zeros(4, 32)},

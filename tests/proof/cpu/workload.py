@@ -60,11 +60,7 @@ def batches(small: bool) -> dict[str, Batch]:
     return (
         found
         if small
-        else found
-        | {
-            "direct": direct_pass(),
-            "direct by block": direct_pass().replace(method=1),
-        }
+        else found | {"direct": direct_pass(), "direct by block": direct_pass().replace(method=1)}
     )
 
 

@@ -218,12 +218,10 @@ def test_every_machine_is_asked_anew(emulated: ModuleType) -> None:
 
 # Every path on machines that split, group and tile, and arguments that point outside.
 SANITIZED = [
-    "emulated/test_kernels_schedules.py::test_any_machine_gives_the_same_bits",
-    "operators/test_bad_values.py::test_a_draft_row_out_of_range_is_rejected",
+    "proof/emulated/test_kernels_schedules.py::test_any_machine_gives_the_same_bits",
+    "operators/test_any_call.py::test_any_call_is_refused_by_name_or_served_as_promised",
     "operators/test_bad_values.py::test_a_drafted_id_out_of_range_is_rejected",
-    "operators/test_bad_values.py::test_offsets_that_make_no_sense_mean_no_drafts",
-    "operators/test_bad_values.py::test_drafts_without_any_drafter_row",
-    "operators/test_gather_logits.py::test_ids_far_outside_are_not_read",
+    "operators/test_gather_logits.py::test_every_dtype_and_width",
 ]
 RUN_TESTS = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 

@@ -42,8 +42,7 @@ HEAVY = ("direct pass", "no residual", "long", "redistribute", "overlap")
 LIGHTEST = ("verify, direct pass", "redistribute, plain, 16 bits", "overlap_backward")
 EVERY = [
     pytest.param(
-        name,
-        marks=pytest.mark.ci if name not in LIGHTEST and any(h in name for h in HEAVY) else (),
+        name, marks=pytest.mark.ci if name not in LIGHTEST and any(h in name for h in HEAVY) else ()
     )
     for name in WORKLOADS
 ]

@@ -28,15 +28,7 @@ from tests.devices import MACHINES
 from .driver_rules import Driver
 from .test_kernels_schedules import assert_same_bits
 from .test_plans import RING_BYTES
-from .workloads import (
-    WORKLOADS,
-    batch,
-    draft,
-    limited,
-    overlap,
-    redistribute,
-    verify,
-)
+from .workloads import WORKLOADS, batch, draft, limited, overlap, redistribute, verify
 
 ROOT = Path(__file__).resolve().parents[3]
 STREAM = 12345

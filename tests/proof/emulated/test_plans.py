@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 
 from . import launches
-from .driver_rules import (
-    GPUS,
-    Driver,
-    Gpu,
-    resident_blocks,
-)
+from .driver_rules import GPUS, Driver, Gpu, resident_blocks
 from .emulated_operators import emulator as operators_emulator
 
 MIB = 2**20
@@ -32,6 +27,11 @@ Plan = dict[str, Any]
 @pytest.fixture(scope="module")
 def plans() -> ModuleType:
     return operators_emulator()
+
+
+@pytest.fixture(params=GPUS)
+def architecture(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def assert_accepted(gpu: Gpu, plan: Plan) -> None:
@@ -52,7 +52,6 @@ def test_launches_are_those_that_the_documents_show(plans: ModuleType) -> None:
 
 @pytest.mark.parametrize("limits", [False, True], ids=["whole", "limits"])
 @pytest.mark.parametrize("dynamic", [0, 16], ids=["static", "dynamic"])
-@pytest.mark.parametrize("architecture", GPUS)
 def test_redistribute_asks_for_what_the_driver_gives(
     plans: ModuleType, architecture: str, dynamic: int, limits: bool
 ) -> None:
@@ -80,7 +79,6 @@ def test_redistribute_asks_for_what_the_driver_gives(
         assert draft_size < MOST or not plan["shared_weights"]
 
 
-@pytest.mark.parametrize("architecture", GPUS)
 def test_the_other_operators_ask_for_what_the_driver_gives(
     plans: ModuleType, architecture: str
 ) -> None:
@@ -136,7 +134,6 @@ def assert_one_wave(architecture: str, plan: Plan) -> None:
     assert plan["blocks"] <= resident_blocks(gpu, architecture, plan["kernel"], *shape)
 
 
-@pytest.mark.parametrize("architecture", GPUS)
 def test_blocks_that_share_work_all_run_at_once(plans: ModuleType, architecture: str) -> None:
     """Of a row, a sequence or a gather: splitting further would only add a second wave."""
     machine = GPUS[architecture].machine
@@ -157,7 +154,6 @@ def test_blocks_that_share_work_all_run_at_once(plans: ModuleType, architecture:
         assert {1, 2, 3} <= seen if "draft" not in name else 4 in seen, name
 
 
-@pytest.mark.parametrize("architecture", GPUS)
 def test_blocks_fill_the_gpu_evenly(plans: ModuleType, architecture: str) -> None:
     """Of draft four to a multiprocessor, so that none has a fifth while another waits; tiles of
     redistribute run at once unless marks need more."""
@@ -171,7 +167,6 @@ def test_blocks_fill_the_gpu_evenly(plans: ModuleType, architecture: str) -> Non
             assert_one_wave(architecture, plan)
 
 
-@pytest.mark.parametrize("architecture", GPUS)
 def test_few_drafted_rows_have_clusters_of_blocks_where_there_are_any(
     plans: ModuleType, architecture: str
 ) -> None:
@@ -190,7 +185,6 @@ def test_few_drafted_rows_have_clusters_of_blocks_where_there_are_any(
         assert (plan["ticket_bytes"] > 0) == (rows == 1)
 
 
-@pytest.mark.parametrize("architecture", GPUS)
 def test_few_trees_of_fixed_nodes_have_a_cluster_each_where_there_are_any(
     plans: ModuleType, architecture: str
 ) -> None:
@@ -213,7 +207,6 @@ def test_few_trees_of_fixed_nodes_have_a_cluster_each_where_there_are_any(
         assert plan["cluster"] == min(most, gpu.cluster)
 
 
-@pytest.mark.parametrize("architecture", GPUS)
 def test_a_gather_of_few_tokens_has_a_block_for_every_multiprocessor(
     plans: ModuleType, architecture: str
 ) -> None:
@@ -235,9 +228,7 @@ def test_a_gather_of_few_tokens_has_a_block_for_every_multiprocessor(
 # ----------------------------------------------------------------------- order of work in verify
 
 
-def test_verify_splits_sequences_only_if_there_are_more_multiprocessors(
-    plans: ModuleType,
-) -> None:
+def test_verify_splits_sequences_only_if_there_are_more_multiprocessors(plans: ModuleType) -> None:
     machine = GPUS["sm_90a"].machine
     splits = [
         plans.plan_verify(machine, count, 5 * count, 5, 32_000, 128_256)["splits"]
@@ -249,21 +240,13 @@ def test_verify_splits_sequences_only_if_there_are_more_multiprocessors(
 # ------------------------------------------------------------------------------------- workspace
 
 
-def verify_bytes(plans: ModuleType, sequences: int, num_drafts: int, max_draft: int) -> Plan:
-    machine = GPUS["sm_90a"].machine
-    plan: Plan = plans.plan_verify(
-        machine, sequences, num_drafts, max_draft, 32_000, 128_256, dynamic_size=16, rank=2
-    )
-    return plan
-
-
-def test_the_workspace_of_verify_does_not_grow_with_a_careless_max_draft(
-    plans: ModuleType,
-) -> None:
+def test_the_workspace_of_verify_does_not_grow_with_a_careless_max_draft(plans: ModuleType) -> None:
     """A bound that no draft reaches, such as N, or the largest there is."""
+    machine = GPUS["sm_90a"].machine
     for sequences in (1, 8, 64, 131, 132, 600, 4096):
         drafts = 8 * sequences
         for max_draft in (8, 64, drafts, 100 * drafts, 2**31 - 2):
-            plan = verify_bytes(plans, sequences, drafts, max_draft)
+            sizes = sequences, drafts, max_draft, 32_000, 128_256
+            plan = plans.plan_verify(machine, *sizes, dynamic_size=16, rank=2)
             of_the_logits = (drafts + sequences) * 128_256 * 2
             assert plan["workspace_bytes"] <= max(64 * MIB, of_the_logits // 64)

@@ -334,7 +334,6 @@ def add_target(
     shape = rule.shape.replace("W", "V_t")
     target = tensor(values, "target_logits", rule._replace(shape=shape), sizes,
                     values.random.choice(LOGITS), lengths)  # fmt: skip
-    assert target is not None
     arguments["target_logits"] = target
     tokens = next((arguments[n] for n in arguments if n.endswith("token_ids")), None)
     if tokens is not None and values.chance(0.5):

@@ -164,8 +164,6 @@ class Worker:
 
     def ask(self, block: range) -> dict[str, Any] | None:
         """The answer about a block; None if the process died."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         try:
             self.process.stdin.write(f"{block.start} {block.stop}\n")
             self.process.stdin.flush()

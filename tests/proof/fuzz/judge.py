@@ -83,10 +83,7 @@ def row_strides(value: Tensor) -> int:
 
 
 def disagreements(
-    rules: Any,
-    tensors: dict[str, Tensor],
-    numbers: dict[str, int],
-    less: tuple[str, str] | None,
+    rules: Any, tensors: dict[str, Tensor], numbers: dict[str, int], less: tuple[str, str] | None
 ) -> Reasons:
     """What is wrong with the sizes of tensors that are right by themselves."""
     reasons: Reasons = {}

@@ -5,12 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.generators import generator, zipf
-from tests.proof.statistics.chi_square import (
-    assert_caught,
-    assert_fits,
-    histogram,
-    p_value,
-)
+from tests.proof.statistics.chi_square import assert_caught, assert_fits, histogram, p_value
 
 
 def sample(probs: torch.Tensor, draws: int, seed: int) -> torch.Tensor:

@@ -16,12 +16,7 @@ import torch
 from torch import Tensor
 
 import rdk_cuda
-from rdk_cuda import (
-    Affinity,
-    Draft,
-    RecentTokens,
-    Vocabulary,
-)
+from rdk_cuda import Affinity, Draft, RecentTokens, Vocabulary
 from rdk_cuda.decoding import DrafterTree, SpeculativeDecoder
 from rdk_cuda.decoding.lengths import Classifier
 from rdk_cuda.decoding.trees import ancestors, depths
@@ -78,11 +73,7 @@ def constructors() -> list[Any]:
 
 
 def trees() -> list[Any]:
-    return [
-        ancestors(PARENTS),
-        depths(PARENTS),
-        parents_of(DYNAMIC[:, 0], DYNAMIC[:, 1]),
-    ]
+    return [ancestors(PARENTS), depths(PARENTS), parents_of(DYNAMIC[:, 0], DYNAMIC[:, 1])]
 
 
 def operators() -> list[Any]:

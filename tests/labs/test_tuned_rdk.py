@@ -1,5 +1,6 @@
 """The covariance of the target, and the RDK samplers that are tuned on them."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,12 +8,23 @@ import torch
 
 from rdk_cuda.affinity import Affinity
 from rdk_cuda.drafter import PrunedDrafter, prune_head
-from rdk_cuda.recipes import choose as tuning
-from rdk_cuda.recipes.choose import sampled_acceptance, tune, tuned_covariance, tuned_first_order
+from rdk_cuda.labs.tuned_rdk import (
+    COVARIANCE,
+    FIRST_ORDER,
+    tuned_covariance,
+    tuned_first_order,
+    tuned_rdk,
+    tuning,
+)
+from rdk_cuda.recipes.choose import sampled_acceptance
+from rdk_cuda.recipes.stages.pruning import Pruning
 from rdk_cuda.vocabulary import Vocabulary
 
-from . import tiny_pair as tiny
-from .tiny_pair import V_T
+from ..calibration import tiny_pair as tiny
+from ..calibration.markov_pair import KEPT, TEMPERATURES, MarkovPair, V, material, rate
+from ..calibration.tiny_pair import V_T
+
+PAIR = MarkovPair.random()
 
 
 def _covariance(samples, temperature):
@@ -46,6 +58,30 @@ def test_of_each_row_the_largest_positive_entries_stay(entries):
         chosen = place[: min(entries, int((row > 0).sum()))]
         assert omega[token].nonzero().flatten().tolist() == chosen.sort().values.tolist()
     assert not omega[vocabulary.pruned].any()
+
+
+PRUNING = Pruning(material(PAIR), PAIR.likeliest())
+TUNED = {FIRST_ORDER: r"tau \d\.\de-\d\d", COVARIANCE: r"tau \d\.\de-\d\d, keep [\d.]+"}
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_a_method_of_a_pruning_says_how_it_was_tuned(name):
+    """Of any number of kept tokens; the similarities' is not below the pruned drafter."""
+    for kept in (1, KEPT, V - 2, V):
+        pruning = Pruning(PRUNING.material, PAIR.likeliest(kept))
+        for temperature in TEMPERATURES:
+            method = tuned_rdk(pruning, name, temperature)
+            assert (method.name, method.keep) == (name, kept / V)
+            assert re.fullmatch(TUNED[name], method.tuned), method.tuned
+            found = rate(pruning, method.drafter, temperature)
+            assert name == FIRST_ORDER or found >= rate(pruning, pruning.plain, temperature)
+    for wrong, temperature, message in (
+        (name, 0.9, "recorded were 1.0, 0.7"),
+        (name, 0.0, "recorded were 1.0, 0.7"),
+        ("cold", 1.0, "got 'cold'; needs first-order RDK or RDK, covariance"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tuned_rdk(PRUNING, wrong, temperature)
 
 
 class TestTuning:
@@ -100,5 +136,3 @@ class TestTuning:
         nothing = torch.zeros(V_T, V_T).to_sparse()
         with pytest.raises(ValueError, match="all similarities of kept tokens are 0"):
             tuned_covariance(samples, head, vocabulary, nothing, 1.0)
-        with pytest.raises(ValueError, match="got no candidates"):
-            tune([], samples, head, 1.0)
