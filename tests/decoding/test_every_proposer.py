@@ -17,8 +17,19 @@ pytest.importorskip("scipy")  # a machine with a GPU may lack it
 
 import lossless
 from lossless import ALL_LIMITS, CONDITIONS, PROPOSERS, Condition, p_value
-from table_model import continuations, greedy
-from test_parts import CAUGHT, FALSE_ALARM, PROMPT, SAMPLES, TARGET, Dropping, chain, decoder
+from table_model import TableModel, continuations, greedy
+from test_parts import (
+    CAUGHT,
+    DRAFTER,
+    FALSE_ALARM,
+    PROMPT,
+    SAMPLES,
+    SIZE,
+    TARGET,
+    Dropping,
+    chain,
+    decoder,
+)
 from test_trees_in_the_loop import RandomTrees, mixed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -195,6 +206,27 @@ def test_control_a_mistake_is_caught(name: str, monkeypatch: pytest.MonkeyPatch)
     mistake(monkeypatch)
     for method in METHODS if mistake is drafted else METHODS[:1]:
         assert p_value(make, method, CONDITIONS[condition], samples) < CAUGHT
+
+
+def test_drafts_inside_the_limits_are_others_and_more_are_accepted() -> None:
+    drafter, rates = TableModel(DRAFTER, SIZE), []
+    options: dict[str, Any] = {"max_new_tokens": 20, "temperature": 1.3, "seeds": 3, "top_p": 0.6}
+    for truncate_drafts in (False, True):
+        decoder = SpeculativeDecoder(TARGET, drafter, truncate_drafts=truncate_drafts)
+        statistics = decoder.generate([PROMPT] * 500, **options).statistics
+        rates.append(statistics.mean_accepted_length)
+    assert rates[1] > 1.05 * rates[0]
+
+
+@pytest.mark.parametrize("name", ["chain", "dynamic, all that was drafted"])
+def test_drafts_that_limits_cut_are_lossless_and_what_forgets_where_is_caught(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the columns are: the drafter's two tokens and two virtual ones, and dynamic ones."""
+    halves = Condition(1.0, {"top_k": 2})
+    assert p_value(PROPOSERS[name], "token", halves, 8_000) > FALSE_ALARM
+    with_another_verify(monkeypatch, stats=lambda draft: draft.stats[..., :-1].contiguous())
+    assert p_value(PROPOSERS[name], "token", halves, 8_000) < CAUGHT
 
 
 def test_control_other_limits_are_caught() -> None:

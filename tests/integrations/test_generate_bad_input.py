@@ -226,10 +226,8 @@ MODELS: dict[str, Callable[[], Any]] = {
     r"drafter predicts 61 tokens, and the affinity .* from 3": lambda: generate(
         Generate(drafter(), Affinity.intersection(Vocabulary([1, 2, 3], SIZE)))
     ),
-    r"predicts 61 tokens, and affinity is of 62; needs": lambda: generate(
-        Generate(drafter(), LARGER)
-    ),
-    r"predicts 61 tokens, and vocabulary is of 70; needs": lambda: generate(
+    "predicts 61 tokens, and affinity is of 62": lambda: generate(Generate(drafter(), LARGER)),
+    "predicts 61 tokens, and vocabulary is of 70; needs": lambda: generate(
         Generate(drafter(), SAME, vocabulary=Vocabulary([1], 70))
     ),
     "draft_length is 0": lambda: Generate(drafter(), draft_length=0),
@@ -244,7 +242,7 @@ MODELS: dict[str, Callable[[], Any]] = {
         NGrams(), tokenizer=object(), drafter_tokenizer=object()
     ),
     "the drafter is on meta, the model on cpu": lambda: generate(Generate(Elsewhere())),
-    "has no drafter; needs the whole directory": lambda: Generate.from_directory("/nowhere"),
+    "nowhere has no drafter; needs": lambda: Generate.from_directory("/nowhere"),
 }
 
 

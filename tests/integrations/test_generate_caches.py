@@ -38,6 +38,7 @@ def test_memory_is_given_back_and_slots_stay_as_they_were(tree: bool) -> None:
     generate = Generate(DrafterTree(drafts, same) if tree else drafts)
     arguments = {**padded(4, 9), "max_new_tokens": 9, "custom_generate": generate}
     target().generate(**arguments, cache_implementation="static")
+    assert generate._target is not None
     for model in (generate._target, drafts):
         assert model.lengths == []
         assert not any(layer.is_initialized for layer in model._cache.past.layers)  # type: ignore[attr-defined]

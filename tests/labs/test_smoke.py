@@ -50,3 +50,7 @@ def test_a_steered_drafter_is_read_by_labs_alone(tmp_path: Path) -> None:
 
 def test_tau_of_rdk_is_tuned_on_a_recording() -> None:
     test_tuned_rdk.test_a_method_of_a_pruning_says_how_it_was_tuned(test_tuned_rdk.COVARIANCE)
+
+
+def test_sglang_s_links_are_parents() -> None:
+    test_sglang_trees.test_parents_of_first_children_and_next_siblings()

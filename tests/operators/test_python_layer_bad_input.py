@@ -92,7 +92,7 @@ REFUSED: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any], str]
     (walked, (), {"tokens": ROWS[0]}, TREE + r"tokens has shape \[3\]"),
     (walked, (), {"target_logits": torch.zeros(2, 3, 5)}, TREE + r".*needs \[2, 4, V_t\]"),
     (walked, (), {"parents": torch.zeros(3)}, TREE + "parents has .* torch.float32"),
-    (walked, (), {"parents": torch.zeros(2, 2, dtype=INT)}, r"parents has shape \[2, 2\]"),
+    (walked, (), {"parents": torch.zeros(2, 2, dtype=INT)}, TREE + r"parents has shape \[2, 2\]"),
     (walked, (), {"allowed": torch.zeros(8, 1, dtype=INT)}, TREE + r"allowed has shape \[8, 1\]"),
     (walked, (), {"method": "both"}, TREE + "method is 'both'"),
     (walked, (), {"draft_rows": ROWS}, TREE + "got draft_rows or affinity without draft"),
