@@ -32,7 +32,7 @@ def test_an_empty_cache_of_the_caller_says_its_kind_and_stays_empty(kind: str) -
 
 
 @pytest.mark.parametrize("tree", [False, True])
-def test_memory_is_given_back_and_slots_stay_as_they_were(tree: bool) -> None:
+def test_memory_is_given_back(tree: bool) -> None:
     drafts = HuggingFaceModel(drafter())
     same = Affinity.intersection(Vocabulary.identity(SIZE))
     generate = Generate(DrafterTree(drafts, same) if tree else drafts)

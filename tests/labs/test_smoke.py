@@ -35,10 +35,6 @@ def test_a_length_rule_changes_nothing_but_how_much_is_drafted(
     test_length_rules.check(name, 2_000, monkeypatch)
 
 
-def test_sglang_s_links_are_parents() -> None:
-    test_sglang_trees.test_parents_of_first_children_and_next_siblings()
-
-
 def test_string_level_rejection_is_lossless() -> None:
     test_string_rejection.test_string_level_rejection_is_lossless(1.0, "token")
 
