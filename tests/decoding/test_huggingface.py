@@ -285,7 +285,8 @@ def test_bad_arguments_are_refused_by_name() -> None:
         wrapped.feed([[1] * (CONTEXT + 1)], [1])
     with pytest.raises(ValueError, match=r"lengths is \[-1\]"):
         wrapped.rollback([-1])
-    with pytest.raises(ValueError, match=r"head has shape \[4, 31\], .*; needs \[V_d, 32\]"):
+    message = r"head has shape \[4, 31\] .*; needs floats \[V_d >= 1, 32\]"
+    with pytest.raises(ValueError, match=message):
         HuggingFaceModel(tiny(), head=torch.zeros(4, 31))
     with pytest.raises(ValueError, match="recent is 0; needs at least 1"):
         HuggingFaceModel(tiny(), recent=0)
