@@ -6,9 +6,11 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from examples.demo.corpus import held_out_files, read_text
+
+from .tiny_llamas import llama
 
 VOCABULARY = 400
 
@@ -16,18 +18,10 @@ VOCABULARY = 400
 def save_model(
     directory: Path, *, hidden: int, seed: int, vocabulary: int = VOCABULARY, layers: int = 1
 ) -> None:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.5,  # distributions far from flat, so that greedy choices are clear
-        eos_token_id=0,
-    )
-    LlamaForCausalLM(config).save_pretrained(directory)
+    """Its distributions are far from flat, so that greedy choices are clear."""
+    of = {"width": hidden, "intermediate_size": 2 * hidden, "layers": layers, "eos_token_id": 0}
+    of |= {"max_position_embeddings": 512, "initializer_range": 0.5}
+    llama(vocabulary, seed=seed, **of).save_pretrained(directory)
 
 
 def save_tokenizer(directory: Path, vocabulary: int = VOCABULARY) -> None:

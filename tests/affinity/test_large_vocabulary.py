@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.affinity.fixed_point import ONE
 from tests import large_vocabulary
+
+from .test_samplers import assert_rows_sum_exactly
 
 
 @pytest.fixture(scope="module")
@@ -21,20 +22,10 @@ def _reachable(affinity):
     return entries | priors if affinity.rank else entries
 
 
-def _assert_exact(affinity):
-    ends = torch.zeros(affinity.draft_size, dtype=torch.int64)
-    filled = affinity.row_offsets.diff() > 0
-    ends[filled] = affinity.row_cdf[affinity.row_offsets[1:].long()[filled] - 1]
-    if affinity.rank:
-        ends = affinity.spread_cdf[:, -1]
-    assert bool((ends == ONE).all())
-    assert bool((affinity.prior_cdf[:, -1:] == ONE).all())
-
-
 def test_first_order_reaches_every_token(statistics):
     vocabulary, mean_probs = statistics
     affinity = Affinity.first_order(vocabulary, mean_probs, 1e-8)
-    _assert_exact(affinity)
+    assert_rows_sum_exactly(affinity)
     assert bool(_reachable(affinity).all())
     likely = affinity.spread[:, 1] > 0.5
     assert bool(likely.any())
@@ -47,7 +38,7 @@ def test_virtual_tokens_reach_every_token_of_positive_mean_probability(statistic
     clusters = torch.full((vocabulary.target_size,), -1)
     clusters[vocabulary.pruned] = torch.arange(vocabulary.pruned.numel()) % count
     affinity = Affinity.virtual_tokens(vocabulary, clusters, mean_probs)
-    _assert_exact(affinity)
+    assert_rows_sum_exactly(affinity)
     positive = mean_probs > 0
     positive[vocabulary.kept] = True
     assert bool(_reachable(affinity)[positive].all())

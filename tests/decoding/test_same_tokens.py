@@ -102,15 +102,11 @@ def outputs(decoder: SpeculativeDecoder) -> dict[str, Any]:
 def eagle() -> SpeculativeDecoder:
     """Weights of our own numbers: a library may change how it draws its own."""
     pytest.importorskip("transformers")
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     from rdk_cuda.integrations.eagle3 import Eagle3Config, Eagle3Drafter, Eagle3Network
     from rdk_cuda.integrations.huggingface import HuggingFaceModel
+    from tests.tiny_llamas import llama, shape
 
-    shape = {"vocab_size": SIZE, "hidden_size": 16, "intermediate_size": 16}
-    config = LlamaConfig(**shape, num_hidden_layers=8, num_attention_heads=2)
-    layer = LlamaConfig(**shape, num_hidden_layers=1, num_attention_heads=4)
-    model = LlamaForCausalLM(config).eval()
+    model, layer = llama(SIZE, layers=8), shape(SIZE, heads=4)
     network = Eagle3Network(Eagle3Config(layer, 4, target_hidden_size=16)).eval()
     generator = torch.Generator().manual_seed(0)
     for module in (model, network):

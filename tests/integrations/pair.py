@@ -7,12 +7,12 @@ from functools import cache
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.drafter import prune_head
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.generate import Generate
+from tests.tiny_llamas import llama
 
 SIZE, CONTEXT = 61, 96
 VOCABULARY = Vocabulary(torch.arange(10, 34), SIZE)
@@ -22,20 +22,9 @@ PAD = 60
 @cache
 def target(layers: int = 2, size: int = SIZE, spread: float = 4.0) -> Any:
     """Random weights, large enough to matter. Its generation ends at no token."""
-    config = LlamaConfig(
-        vocab_size=size,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config).eval()
+    of = {"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT}
+    of |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    model = llama(size, seed=0, width=32, layers=layers, heads=4, **of)
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(spread if weight.dim() > 1 else 1.0)

@@ -216,7 +216,9 @@ MODELS: dict[str, Callable[[], Any]] = {
     ),
     "T5ForConditionalGeneration is an encoder-decoder": lambda: generate(model=t5()),
     "an encoder-decoder": lambda: Generate(t5()),
-    "LlamaForCausalLM is in training mode": lambda: generate(model=copy.deepcopy(target()).train()),
+    "Generate: LlamaForCausalLM is in training mode": lambda: generate(
+        model=copy.deepcopy(target()).train()
+    ),
     "is spread over the devices": lambda: generate(model=spread()),
     "training mode": lambda: Generate(copy.deepcopy(drafter()).train()),
     "the drafter is in training mode": lambda: generate(training()),

@@ -36,7 +36,7 @@ PROMPT = [5, 2, 2, 6]
 
 PLAIN: dict[str, Any] = {"top_k": 0}
 TRUNCATED: dict[str, Any] = {"temperature": 0.7, "top_k": 6, "top_p": 0.85}
-IN_THE_OPERATOR: dict[str, Any] = {"temperature": 0.7, "top_k": 5, "min_p": 0.05}
+IN_THE_OPERATOR: dict[str, Any] = {"temperature": 0.7, "top_k": 6, "min_p": 0.55}  # each cuts more
 PENALISED: dict[str, Any] = {"temperature": 0.8, "top_k": 0, "repetition_penalty": 5.0}
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.huggingface import Generate
+from tests.tiny_llamas import llama
 from tests.trained_tokenizers import TOKENIZERS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,24 +26,15 @@ def tokenizer(name: str) -> Any:
     )
 
 
-def llama(name: str, seed: int) -> Any:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer(name)) + 3,  # models predict more than tokenizers have
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.5,
-        eos_token_id=None,
-    )
-    return LlamaForCausalLM(config).eval()
+def model(name: str, seed: int) -> Any:
+    """It predicts more than its tokenizer has."""
+    of = {"intermediate_size": 32, "max_position_embeddings": 256, "eos_token_id": None}
+    return llama(len(tokenizer(name)) + 3, seed=seed, initializer_range=0.5, **of)
 
 
 def generate(ours: str, theirs: str, **options: Any) -> Generate:
     both = {"tokenizer": tokenizer(theirs), "drafter_tokenizer": tokenizer(ours)}
-    return Generate(llama(ours, 2), **both, **options)
+    return Generate(model(ours, 2), **both, **options)
 
 
 def inputs(name: str) -> Any:
@@ -55,7 +47,7 @@ def inputs(name: str) -> Any:
 def test_a_padded_batch_is_continued_greedily_as_by_the_library_itself(
     ours: str, theirs: str
 ) -> None:
-    target, own = llama(theirs, 1), generate(ours, theirs)
+    target, own = model(theirs, 1), generate(ours, theirs)
     options: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
     expected = target.generate(**inputs(theirs), **options)
     for _ in range(2):  # with the same drafter again
@@ -66,7 +58,7 @@ def test_a_padded_batch_is_continued_greedily_as_by_the_library_itself(
 
 def test_sampled_text_is_drafted_by_the_affinity_between_or_a_given_one() -> None:
     theirs = "SentencePiece"
-    target = llama(theirs, 1)
+    target = model(theirs, 1)
     size = target.config.vocab_size
     both = tokenizer("byte-level"), tokenizer(theirs)
     sizes = {"draft_size": len(both[0]) + 3, "target_size": size}
@@ -82,4 +74,4 @@ def test_sampled_text_is_drafted_by_the_affinity_between_or_a_given_one() -> Non
 
 def test_a_drafters_tokenizer_is_not_for_what_is_no_drafter_with_text() -> None:
     with pytest.raises(TypeError, match="TextDrafter: tokenizer: got a NoneType"):
-        Generate(llama("byte-level", 2), drafter_tokenizer=tokenizer("byte-level"))
+        Generate(model("byte-level", 2), drafter_tokenizer=tokenizer("byte-level"))

@@ -26,6 +26,7 @@ from rdk_cuda.integrations.huggingface.saved_drafter import (
     save_drafter,
 )
 
+from ..tiny_llamas import llama
 from ..tiny_models import replace_head
 
 SIZE, WIDTH, CLUSTERS = 48, 16, 4
@@ -33,19 +34,9 @@ SETTINGS = {"keep": 0.25, "temperature": 1.0, "corpus": ["wörter.txt"], "window
 
 
 def tiny(*, tied: bool, seed: int = 1, width: int = WIDTH) -> Any:
-    torch.manual_seed(seed)
-    config = transformers.LlamaConfig(
-        vocab_size=SIZE,
-        hidden_size=width,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        tie_word_embeddings=tied,
-        initializer_range=0.5,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    return transformers.LlamaForCausalLM(config).eval()
+    of = {"bos_token_id": None, "eos_token_id": None, "intermediate_size": 24}
+    of |= {"tie_word_embeddings": tied, "initializer_range": 0.5}
+    return llama(SIZE, seed=seed, width=width, **of)
 
 
 def words() -> Any:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from rdk_cuda import Affinity
 from rdk_cuda.drafter import SavedDrafterError
 from rdk_cuda.integrations.huggingface.text_drafter import AFFINITY, save_text_drafter
 from rdk_cuda.integrations.vllm.token_map import load_token_map
 from rdk_cuda.vocabulary.token_bytes import token_bytes
+from tests.tiny_llamas import llama
 from tests.trained_tokenizers import TOKENIZERS
 
 
@@ -21,16 +22,10 @@ def saved(folder: Path, ours: str, theirs: str) -> tuple[Any, Any]:
     target, drafter = (
         PreTrainedTokenizerFast(tokenizer_object=TOKENIZERS[name]()) for name in (ours, theirs)
     )
-    config = LlamaConfig(
-        vocab_size=len(drafter) + 3,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-    )
+    model = llama(len(drafter) + 3, width=8, heads=1)
     sizes = {"draft_size": len(drafter) + 3, "target_size": len(target) + 5}
     affinity = Affinity.between(drafter, target, **sizes)
-    save_text_drafter(folder, LlamaForCausalLM(config), drafter, target, affinity, {})
+    save_text_drafter(folder, model, drafter, target, affinity, {})
     return token_bytes(target).spellings, token_bytes(drafter).spellings
 
 

@@ -153,13 +153,10 @@ def test_a_cascade_takes_fewer_passes_of_its_drafter() -> None:
 def test_the_caches_of_real_models_roll_back_in_every_stage() -> None:
     """Greedy, three stages: the text of the target alone, with prompts of several lengths."""
     pytest.importorskip("transformers")
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from tests.tiny_llamas import llama
 
     def model(seed: int) -> HuggingFaceModel:
-        torch.manual_seed(seed)
-        shape = {"vocab_size": 24, "hidden_size": 16, "intermediate_size": 24}
-        config = LlamaConfig(**shape, num_hidden_layers=2, num_attention_heads=2)
-        return HuggingFaceModel(LlamaForCausalLM(config).eval())
+        return HuggingFaceModel(llama(24, seed=seed, intermediate_size=24, layers=2))
 
     whole = Affinity.intersection(Vocabulary.identity(24))
     smallest = Cascade(NGrams(), model(1), whole, draft_length=3)

@@ -30,7 +30,7 @@ def some_words(rows: int, size: int, random: Random) -> Tensor:
 
 
 def some_limits(random: Random, count: int, size: int, rows: int = 0) -> dict[str, Tensor]:
-    """Of so many rows or sequences, some kinds of them; a mask too where it is for `rows`."""
+    """Some kinds of so many; a mask too, or it alone, where it is for `rows`."""
 
     def chosen(values: tuple[float, ...], dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.tensor([random.choice(values) for _ in range(count)], dtype=dtype)
@@ -41,7 +41,12 @@ def some_limits(random: Random, count: int, size: int, rows: int = 0) -> dict[st
         "min_p": chosen(MIN_P),
         **({"allowed": some_words(rows, size, random)} if rows else {}),
     }
-    return {name: tensor for name, tensor in given.items() if random.random() < 0.6}
+    alone = rows and random.random() < 0.2
+    return {
+        name: tensor
+        for name, tensor in given.items()
+        if (name == "allowed" if alone else random.random() < 0.6)
+    }
 
 
 def tied(random: Random, logits: Tensor) -> Tensor:

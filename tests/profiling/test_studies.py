@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from examples.demo.corpus import calibration_files, training_files
 from examples.demo.shipped import SHIPPED
@@ -43,6 +43,7 @@ from studies import (
     vllm_bookkeeping,
 )
 
+from ..tiny_llamas import llama
 from ..tiny_models import save_pair
 from ..trained_tokenizers import byte_level
 
@@ -98,9 +99,7 @@ def few_files(*modules: str, count: int = 2) -> Callable[[pytest.FixtureRequest]
 
 def tiny_text_models(request: pytest.FixtureRequest) -> dict[str, Any]:
     """A tiny model in the place of Gemma; Transformers drafts for a batch of one alone."""
-    size = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
-    config = LlamaConfig(vocab_size=2010, num_hidden_layers=1, eos_token_id=None, **size)
-    small = LlamaForCausalLM(config).eval()
+    small = llama(2010, eos_token_id=None)
     demo = load_model("--target", SHIPPED / "drafter"), load_tokenizer("", SHIPPED / "target")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level())
     models = [text_drafters.Model("demo", *demo), text_drafters.Model("tiny", small, tokenizer)]
@@ -111,10 +110,7 @@ def tiny_gemma(request: pytest.FixtureRequest) -> dict[str, Any]:
     """In the place of Gemma a tiny target, with an EAGLE-3 drafter of all tokens."""
     folder = request.getfixturevalue("tmp_path_factory").mktemp("gemma")
     save_pair(folder)
-    torch.manual_seed(1)
-    size = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
-    config = LlamaConfig(vocab_size=400, num_hidden_layers=8, initializer_range=0.4, **size)
-    model, every = LlamaForCausalLM(config).eval(), Vocabulary.identity(400)
+    model, every = llama(400, seed=1, layers=8, initializer_range=0.4), Vocabulary.identity(400)
     model.save_pretrained(folder / "target")
     models = load_pair(folder / "target", folder / "target")
     write(folder / "full", new_network(model, every, None), every, Recipe(steps=1))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from table_model import chi_square, continuations, joint_of, judge_by_another_q
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config
+from transformers import Qwen3Config
 
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder, StateDrafter
@@ -27,6 +27,7 @@ from rdk_cuda.integrations.block_drafters import (
 from rdk_cuda.integrations.eagle3 import CheckpointError, read_drafts
 from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
 from studies.transformers_peers import generated, library_block
+from tests.tiny_llamas import llama
 
 WIDTH, LAYERS, BLOCK, RANK = 16, 4, 4, 3
 PROMPTS = [[5, 3, 1, 0, 2], [4], [1, 2, 3, 4, 5, 0, 1, 2, 3]]
@@ -35,10 +36,7 @@ KINDS = ("dflash", "dspark")
 
 @cache
 def target(size: int = 12, spread: float = 0.3) -> Any:
-    torch.manual_seed(1)
-    shape = {"vocab_size": size, "hidden_size": WIDTH, "intermediate_size": 16}
-    shape |= {"num_hidden_layers": LAYERS, "num_attention_heads": 2, "initializer_range": spread}
-    return LlamaForCausalLM(LlamaConfig(**shape)).eval()
+    return llama(size, seed=1, width=WIDTH, layers=LAYERS, initializer_range=spread)
 
 
 def layer(size: int) -> Any:

@@ -5,33 +5,32 @@ from typing import Any
 import pytest
 import torch
 from table_model import chi_square, continuations, joint_of, judge_by_another_q
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding import DrafterTree, SpeculativeDecoder
 from rdk_cuda.decoding.trees import branch
 from rdk_cuda.integrations.eagle3 import Eagle3Config, Eagle3Drafter, Eagle3Network
 from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
+from tests.tiny_llamas import llama, shape
 
 WIDTH, LAYERS = 16, 8
 PROMPTS = [[5, 3, 1, 0, 2], [4], [1, 2, 3, 4, 5, 0, 1, 2, 3]]
 
 
 def target(size: int, gemma: bool = False) -> Any:
-    torch.manual_seed(1)
-    shape = {"vocab_size": size, "hidden_size": WIDTH, "intermediate_size": 16}
-    shape |= {"num_hidden_layers": LAYERS, "num_attention_heads": 2, "initializer_range": 0.3}
     if not gemma:
-        return LlamaForCausalLM(LlamaConfig(**shape)).eval()
-    config = Gemma3TextConfig(**shape, num_key_value_heads=1, head_dim=8, sliding_window=4)
+        return llama(size, seed=1, width=WIDTH, layers=LAYERS, initializer_range=0.3)
+    torch.manual_seed(1)
+    sizes = {"vocab_size": size, "hidden_size": WIDTH, "intermediate_size": 16}
+    sizes |= {"num_hidden_layers": LAYERS, "num_attention_heads": 2, "initializer_range": 0.3}
+    config = Gemma3TextConfig(**sizes, num_key_value_heads=1, head_dim=8, sliding_window=4)
     return Gemma3ForCausalLM(config).eval()
 
 
 def network(size: int, draft_size: int, **variant: Any) -> Eagle3Network:
     torch.manual_seed(2)
-    width = WIDTH if variant.get("eagle2") else 24
-    shape = {"vocab_size": size, "hidden_size": width, "intermediate_size": 16}
-    layer = LlamaConfig(**shape, num_hidden_layers=1, num_attention_heads=4)
+    layer = shape(size, width=WIDTH if variant.get("eagle2") else 24, heads=4)
     result = Eagle3Network(Eagle3Config(layer, draft_size, target_hidden_size=WIDTH, **variant))
     for parameter in result.parameters():
         if parameter.dim() == 2:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers import DynamicCache
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from rdk_cuda.integrations.eagle3 import (
@@ -18,6 +18,7 @@ from rdk_cuda.integrations.eagle3 import (
     is_checkpoint,
     read_checkpoint,
 )
+from tests.tiny_llamas import llama
 
 PUBLISHED = Path(__file__).parent / "published"
 FORMATS = ("eagle", "eagle2", "speculators_llama", "speculators_qwen3")
@@ -30,9 +31,7 @@ def published(request: pytest.FixtureRequest) -> tuple[Path, dict[str, Tensor]]:
 
 
 def target(embedding: Tensor | None = None, head: Tensor | None = None) -> Any:
-    size = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16}
-    config = LlamaConfig(**size, num_hidden_layers=8, num_attention_heads=2)
-    model = LlamaForCausalLM(config).eval()
+    model = llama(40, layers=8)
     if embedding is not None:
         model.get_input_embeddings().weight.data.copy_(embedding)
     if head is not None:

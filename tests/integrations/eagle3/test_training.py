@@ -8,21 +8,19 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from examples.eagle3 import __main__ as command
 from examples.eagle3.distillation import Distillation, sampled_columns
 from rdk_cuda.integrations.eagle3 import read_checkpoint
+from tests.tiny_llamas import llama
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A target of random weights that knows 30 words, and a text of them."""
     folder = tmp_path_factory.mktemp("eagle3")
-    torch.manual_seed(0)
-    size = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 16}
-    config = LlamaConfig(**size, num_hidden_layers=8, num_attention_heads=2, initializer_range=0.4)
-    LlamaForCausalLM(config).save_pretrained(folder / "target")
+    llama(30, seed=0, layers=8, initializer_range=0.4).save_pretrained(folder / "target")
     words = {f"w{i}": i for i in range(30)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

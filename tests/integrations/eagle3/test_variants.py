@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder
@@ -24,6 +23,7 @@ from rdk_cuda.integrations.eagle3 import (
 )
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.states import states_of
+from tests.tiny_llamas import shape
 
 from .test_published import PUBLISHED, logits_along_a_draft, target
 
@@ -162,14 +162,8 @@ def test_embeddings_of_another_target_are_told(tmp_path: Path) -> None:
 def test_embeddings_of_another_width_are_not_compared(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    config = LlamaConfig(
-        vocab_size=40,
-        hidden_size=24,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-    )
-    network = Eagle3Network(Eagle3Config(config, draft_size=40, target_hidden_size=16))
+    layer = shape(40, width=24, heads=4)
+    network = Eagle3Network(Eagle3Config(layer, draft_size=40, target_hidden_size=16))
     Eagle3Checkpoint(network, Vocabulary.identity(40), torch.float32).save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     save_file(

@@ -15,6 +15,7 @@ from transformers.modeling_layers import MtpModel
 
 from rdk_cuda.integrations.eagle3 import CheckpointError
 from rdk_cuda.integrations.mtp import is_mtp, read_mtp, read_mtp_checkpoint
+from tests.tiny_llamas import llama
 
 from .heads import DEEPSEEK, HEADS, head_of, load, make, publish, reference
 
@@ -193,12 +194,8 @@ def test_files_without_a_whole_head_are_refused_by_what_is_missing(
 
 
 def test_other_families_and_pickles_are_refused_by_name(tmp_path: Path) -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    size = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    llama = LlamaForCausalLM(LlamaConfig(**size, num_attention_heads=2)).eval()
     with pytest.raises(CheckpointError, match=r"of type 'llama'.*needs one of qwen3_next, "):
-        read_mtp(tmp_path, llama)
+        read_mtp(tmp_path, llama(20))
     target = make("qwen3_next")
     with pytest.raises(CheckpointError, match=r"holds neither model\.safetensors"):
         read_mtp(tmp_path, target)
