@@ -55,6 +55,7 @@ class Running:
             token_ids_cpu=tokens,
             num_tokens_no_spec=lengths,
             num_prompt_tokens=prompts,
+            num_computed_tokens_cpu=lengths - 1,
         )
         runner = SimpleNamespace(
             input_batch=self.batch,
@@ -67,7 +68,7 @@ class Running:
         count = torch.from_numpy(generator.integers(1, DRAFTS + 2, (batch, 1)))
         decided = torch.from_numpy(generator.integers(0, SMALLEST, (batch, DRAFTS + 1)))
         steps = torch.arange(DRAFTS + 1, device=decided.device)
-        self.decided = decided.masked_fill(steps >= count, -1)
+        self.decided = decided.masked_fill(steps >= count, -1).int()
         self.drafts = list(torch.from_numpy(generator.integers(0, SMALLEST, (DRAFTS, batch))))
 
     def step(self, window: int) -> list[Tensor]:
@@ -75,16 +76,16 @@ class Running:
         requests, ids = self.requests, self.batch.req_ids
         requests.begin_step(dict.fromkeys(ids, DRAFTS + 1), has_grammar=False)
         slots = requests.take_slots()
-        positions = torch.from_numpy(self.batch.num_tokens_no_spec)[: len(ids)]
+        positions = requests.positions([DRAFTS] * len(ids))
         if requests.forbidden_drafts(slots, [DRAFTS] * len(ids), positions):
             raise AssertionError("no request has a grammar")
-        requests.seeds(positions.device)
-        requests.decided = self.decided
-        requests.begin_drafts()
+        device = self.decided.device
+        requests.seeds(device)
+        requests.decide(self.decided, torch.from_numpy(positions))
         contexts = []
         for drawn in self.drafts:
-            contexts.append(requests.contexts(window))
-            requests.seeds(positions.device)
+            contexts.append(requests.contexts(window, DRAFTS))
+            requests.seeds(device)
             requests.drafts.append(drawn)
         return contexts
 
@@ -109,7 +110,6 @@ def forms(batch: int, context: int) -> dict[str, Callable[[], Any]]:
     counters = Counters(vocabulary, arena.device)
     counters.active = True
     drafts = torch.stack(running.drafts, 1).flatten()
-    offsets = torch.arange(batch + 1, dtype=torch.int32, device=arena.device) * DRAFTS
     accepted = (running.decided >= 0).sum(1) - 1
 
     def lists() -> None:
@@ -121,8 +121,8 @@ def forms(batch: int, context: int) -> dict[str, Callable[[], Any]]:
 
     def counted() -> None:
         running.step(WINDOW)
-        slots = torch.arange(batch, device=arena.device)
-        counters.count(arena, drafts, offsets, slots, accepted, "token")
+        layout = arena.layout([DRAFTS] * batch, range(batch))
+        counters.count(arena, drafts, layout, accepted, "token")
 
     return {
         "lists of whole contexts": lists,

@@ -40,7 +40,7 @@ def dynamic_columns(
         contexts: B sequences of target ids, or `[B, L]` with the newest last.
         hidden: `[B, d]`, the drafter's last hidden states; both results are on its device.
     """
-    tokens = offered(source, contexts, hidden.detach()).int().to(hidden.device)
+    tokens = offered(source, contexts, hidden).int().to(hidden.device)
     with Range("gather logits", tokens.shape[1]):
         logits = logits_of(full_head, hidden, tokens)
     return tokens, with_bonus(source, contexts, tokens, logits)

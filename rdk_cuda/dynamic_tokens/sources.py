@@ -33,7 +33,7 @@ states, from which the next tokens are about to be drafted."""
 def offered(source: DynamicTokens, contexts: Contexts, hidden: Tensor | None) -> Tensor:
     """Ask a source for tokens, with the hidden states if it reads them."""
     if reads_hidden(source):
-        return source(contexts, hidden=hidden)
+        return source(contexts, hidden=None if hidden is None else hidden.detach())
     return source(contexts)
 
 
@@ -202,7 +202,8 @@ def newest_first(source: str, contexts: Contexts, window: int, device: torch.dev
     """
     if isinstance(contexts, Tensor):
         check_tensor(f"{source}: contexts", contexts, "integers", "B", "L")
-        return contexts[:, max(0, contexts.shape[1] - window) :].flip(1)
+        newest = contexts[:, max(0, contexts.shape[1] - window) :]
+        return newest if window == 1 else newest.flip(1)
     reversed_ = [context[-window:][::-1] for context in contexts]
     longest = max(map(len, reversed_), default=0)
     padded = [[*ids, *[-1] * (longest - len(ids))] for ids in reversed_]
@@ -224,19 +225,20 @@ def distinct_tokens(candidates: Tensor, allowed: Tensor, width: int) -> Tensor:
         >>> distinct_tokens(torch.tensor([3, 1, 3, -1, 0, 2]), allowed, width=2)
         tensor([3, 0], dtype=torch.int32)
     """
-    inside = (candidates >= 0) & (candidates < allowed.numel())
-    offered = inside & allowed[candidates.where(inside, 0)]
+    count = candidates.shape[-1]
+    if not count:
+        return candidates.new_full((*candidates.shape[:-1], width), -1, dtype=torch.int32)
     # A stable sort brings equal tokens together, the first one in front.
     tokens, order = candidates.sort(dim=-1, stable=True)
-    new = torch.ones_like(tokens, dtype=torch.bool)
-    new[..., 1:] = tokens[..., 1:] != tokens[..., :-1]
-    chosen = offered & torch.zeros_like(new).scatter(-1, order, new)
-    # Other candidates go to one more column, which is cut off.
-    column = (chosen.cumsum(-1) - 1).clamp(max=width).where(chosen, width)
-    result = torch.full(
-        (*candidates.shape[:-1], width + 1), -1, device=candidates.device, dtype=torch.int64
+    new = torch.nn.functional.pad(tokens[..., 1:] != tokens[..., :-1], (1, 0), value=True)
+    known = tokens.clamp(0, allowed.numel() - 1)
+    chosen = new & (known == tokens) & allowed[known]
+    # Where the chosen ones are, in their order. All others are at one more place, which has -1.
+    places = order.where(chosen, count).topk(min(width, count), largest=False).values
+    result = torch.nn.functional.pad(candidates, (0, 1), value=-1).gather(-1, places).int()
+    return (
+        result if count >= width else torch.nn.functional.pad(result, (0, width - count), value=-1)
     )
-    return result.scatter(-1, column, candidates.long())[..., :width].int().contiguous()
 
 
 def is_pruned(vocabulary: Vocabulary, device: torch.device | str = "cpu") -> Tensor:

@@ -217,11 +217,11 @@ class SuccessorTable:
         last = newest_first("SuccessorTable", contexts, 1, device)
         if last.numel() == 0 or self.tokens.numel() == 0:
             return torch.full((len(last), self.width), -1, dtype=torch.int32, device=device)
-        known = (last >= 0) & (last < self.offsets.numel() - 1)
-        row = last.where(known, 0)
-        place = self.offsets[row] + torch.arange(self.width, device=device)
-        used = known & (place < self.offsets[row + 1])
-        return self.tokens[place.where(used, 0)].where(used, -1)
+        row = last.clamp(0, self.offsets.numel() - 2)
+        steps = torch.arange(self.width, dtype=torch.int32, device=device)
+        place = self.offsets[row] + steps
+        unused = (place >= self.offsets[1:][row]) | (row != last)
+        return self.tokens[place.clamp(max=self.tokens.numel() - 1)].masked_fill(unused, -1)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file atomically; `load` gives the same table back."""

@@ -4,14 +4,15 @@ An engine drafts at the end of one step and verifies in the next, where the batc
 So what was drafted from lies in *slots*, one for each running request (vLLM's `idx_mapping`,
 SGLang's `req_pool_indices`). The adapters `vllm` and `sglang` convert the engines' layouts.
 
-Nothing here waits for the device, and shapes depend on shapes only, so all of it can be captured in
-a CUDA graph.
+Nothing here waits for the device. The shapes of a draft depend on shapes only, so a CUDA graph can
+hold it. How a verification is laid out is known on the host, and made there for each step.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,8 +20,27 @@ from .. import _ops as operators
 from .. import shards
 from .._ops.inputs import check_tensor, whole_number
 from ..affinity import Affinity
-from ..functional import METHODS, Draft, Method, StepRows, Verified
-from ..functional.step import packed_step
+from ..functional import METHODS, Method, StepRows, Verified
+from ..functional.step import affinity_columns, packed
+
+
+class Layout(NamedTuple):
+    """Where the drafts of a step lie, on the device of an arena (`DraftArena.layout`).
+
+    Attributes:
+        offsets: `[B + 1]` int32, where each request's drafts begin in a packed list.
+        rows: `[N]` int32, what they were drawn from, as `rdk::verify` takes it.
+        request, place: `[N]` int32, whose draft each is, and how many come before it.
+        more: what was uploaded with them, int32.
+        unknown: how many of the rows the arena lacks, which the host knows.
+    """
+
+    offsets: Tensor
+    rows: Tensor
+    request: Tensor
+    place: Tensor
+    more: tuple[Tensor, ...]
+    unknown: int
 
 
 class DraftArena:
@@ -39,6 +59,7 @@ class DraftArena:
 
     Attributes:
         rows: the memory, `rdk_cuda.StepRows` of S slots and K places.
+        packed_dynamic_tokens: `[S K, C]` of it, or None.
 
     Example:
         >>> import torch, rdk_cuda
@@ -47,9 +68,10 @@ class DraftArena:
         >>> batch = {"slots": torch.tensor([6]), "temperature": torch.ones(1)}
         >>> key = {"seeds": torch.tensor([1]), "positions": torch.tensor([17])}
         >>> tokens = [arena.draft(torch.zeros(1, 3), k, **batch, **key) for k in range(2)]
-        >>> offsets = torch.tensor([0, 2], dtype=torch.int32)
+        >>> where = arena.layout([2], [6])
         >>> decided, accepted, _ = arena.verify(
-        ...     torch.zeros(3, 5), torch.cat(tokens), offsets, **batch, **key)
+        ...     torch.zeros(3, 5), torch.cat(tokens), where.offsets, where.rows,
+        ...     temperature=batch["temperature"], **key)
     """
 
     def __init__(
@@ -63,9 +85,16 @@ class DraftArena:
     ) -> None:
         self.affinity, self.slots, self.draft_length = affinity, slots, draft_length
         self.device = affinity.device
-        self.rows = StepRows(
-            affinity, slots, draft_length, dtype=dtype, dynamic_width=dynamic_width
-        )
+        rows = StepRows(affinity, slots, draft_length, dtype=dtype, dynamic_width=dynamic_width)
+        self.rows = rows
+        self._kept = {
+            "draft_logits": packed(rows.logits),
+            "draft_stats": packed(rows.stats),
+            "dynamic_tokens": packed(rows.dynamic_tokens),
+            "dynamic_logits": packed(rows.dynamic_logits),
+            **affinity_columns(affinity),
+        }
+        self.packed_dynamic_tokens = self._kept["dynamic_tokens"]
 
     def draft(
         self,
@@ -133,8 +162,8 @@ class DraftArena:
         target_logits: Tensor,
         draft_token_ids: Tensor,
         draft_offsets: Tensor,
+        draft_rows: Tensor | None,
         *,
-        slots: Tensor | None,
         temperature: Tensor,
         seeds: Tensor,
         positions: Tensor,
@@ -152,8 +181,8 @@ class DraftArena:
             target_logits: `[>= N + B, V_t]`, the rows of request b from `draft_offsets[b] + b`.
             draft_token_ids: `[N]`, packed; -1 where none was drafted.
             draft_offsets: `[B + 1]` int32.
-            slots: `[B]` integers, as in `draft`; -1: the request's drafts are fixed, q
-                is one-hot on each. None: of all requests.
+            draft_rows: `[N]` int32, as in `Layout`; -1: the draft is fixed, q is one-hot on it.
+                None: all drafts are.
             temperature: `[B]` float32, the target's; 0 is greedy.
             seeds, positions: `[B]`, as in `draft`.
             draft_temperature: `[B]`, what was drafted with; None: the target's.
@@ -166,19 +195,21 @@ class DraftArena:
         Returns:
             `Verified(tokens [B, max_draft + 1], num_accepted [B], logprobs [0])`.
         """
-        rows, size = self.rows, self.affinity.target_size
-        scale = temperature if draft_temperature is None else draft_temperature
-        key = operators.step_keys(seeds, positions)
-        drawn = rows.logits, rows.stats, scale, key, positions
-        step = packed_step(
-            Draft(draft_token_ids, *drawn, 0, rows.dynamic_tokens, rows.dynamic_logits),
-            self.affinity,
-            target_logits,
-            temperature,
-            draft_offsets,
-            self.draft_rows(draft_offsets, slots, draft_token_ids.shape[0]),
-            self.draft_length if max_draft is None else max_draft,
-        )
+        size, count = self.affinity.target_size, draft_token_ids.shape[0]
+        if draft_rows is None:
+            draft_rows = torch.full((count,), -1, dtype=torch.int32, device=self.device)
+        step: dict[str, Any] = {
+            **self._kept,
+            "target_logits": target_logits,
+            "draft_rows": draft_rows,
+            "draft_token_ids": draft_token_ids,
+            "draft_offsets": draft_offsets,
+            "target_temperature": temperature,
+            "draft_temperature": temperature if draft_temperature is None else draft_temperature,
+            "step_keys": operators.step_keys(seeds, positions),
+            "positions": positions,
+            "max_draft": self.draft_length if max_draft is None else max_draft,
+        }
         limits = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
         if group is not None:
             if method == "token" and all(limit is None for limit in limits.values()):
@@ -186,22 +217,41 @@ class DraftArena:
             step["target_logits"] = shards.whole_rows(target_logits, size, group)
         return Verified(*operators.verify(**step, **limits, method=METHODS[method]))
 
-    def draft_rows(self, draft_offsets: Tensor, slots: Tensor | None, count: int) -> Tensor:
-        """Make the argument `draft_rows` of `rdk::verify`, `[count]` int32.
+    def layout(self, counts: Any, slots: Any, *more: Any) -> Layout:
+        """Lay out a step on the host, and upload it at once, without waiting.
+
+        Args:
+            counts: `[B]`, the drafts of each request. slots: `[B]`, as in `draft`; -1: its drafts
+                are fixed.
+            more: integers that the step needs on the device, too.
+        """
+        counts, slots = np.asarray(counts, dtype=np.int64), np.asarray(slots)
+        ends = counts.cumsum()
+        request = np.arange(len(counts)).repeat(counts)
+        place = np.arange(len(request)) - (ends - counts)[request]
+        rows = self.row_of(slots[request], place)
+        parts = [np.append(0, ends), rows, request, place, *more]
+        uploaded = upload(np.concatenate(parts).astype(np.int32), self.device)
+        offsets, own, of, at, *others = uploaded.split([len(part) for part in parts])
+        unknown = int(((rows < 0) | (rows >= self.slots * self.draft_length)).sum())
+        return Layout(offsets, own, of, at, tuple(others), unknown)
+
+    def row_of(self, slot: Any, place: Any) -> Any:
+        """Return the row of each draft, of arrays or tensors.
 
         Draft j of a request in slot s lies in row `s K + j`. A request of slot -1 has no
         distributions, row -1; a slot that the arena lacks gives a row that it lacks, and so a
         rejection by rule.
         """
-        if slots is None or slots.shape[0] == 0:
-            return torch.full((count,), -1, dtype=torch.int32, device=self.device)
-        drafts = torch.arange(count, dtype=torch.int32, device=self.device)
-        request = torch.searchsorted(draft_offsets[1:].contiguous(), drafts, right=True)
-        request = request.clamp_(max=slots.shape[0] - 1)  # padding after the last request
-        slot, step = slots[request], drafts - draft_offsets[request]
-        there = (slot >= 0) & (slot < self.slots) & (step >= 0) & (step < self.draft_length)
-        elsewhere = torch.where(slot == -1, -1, self.slots * self.draft_length)
-        return torch.where(there, slot * self.draft_length + step, elsewhere).int()
+        row, none, length = slot * self.draft_length + place, slot == -1, self.draft_length
+        there = (slot >= 0) & (slot < self.slots) & (place < length)
+        return there * row + ~(there | none) * (self.slots * length) - none * 1
+
+
+def upload(values: Any, device: torch.device) -> Tensor:
+    """Copy an array to a device, and do not wait: from other memory than this the copy would."""
+    own = torch.from_numpy(values)
+    return own if device.type == "cpu" else own.pin_memory().to(device, non_blocking=True)
 
 
 def check_layout(

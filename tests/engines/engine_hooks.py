@@ -14,9 +14,11 @@ model_executor.layers.logits_processor
 model_executor.layers.vocab_parallel_embedding
     VocabParallelEmbedding: org_vocab_size shard_indices tp_size
     VocabParallelEmbeddingShardIndices: num_org_elements org_vocab_start_index
-distributed.communication_op
-    tensor_model_parallel_all_gather(input_ dim)
-    tensor_model_parallel_all_reduce(input_)
+distributed.parallel_state
+    GroupCoordinator: device_group world_size
+    GroupCoordinator.all_gather(self input_ dim)
+    GroupCoordinator.all_reduce(self input_)
+    get_tp_group()
 config.vllm
     VllmConfig: additional_config speculative_config
 config.scheduler
@@ -29,8 +31,6 @@ sampling_params
     = SamplingParams._validate_spec_decode(self speculative_config)
 exceptions
     VLLMValidationError.__init__(self message parameter value)
-logger
-    init_logger(name)
 v1.worker.worker_base
     WorkerBase: rank
 v1.worker.gpu_worker
@@ -44,12 +44,12 @@ v1.worker.gpu_worker
 
 _V1 = """
 v1.worker.gpu_model_runner
-    GPUModelRunner: discard_request_mask drafter input_batch max_model_len positions
-        query_start_loc rejection_sampler requests sampler uses_mrope
+    GPUModelRunner: discard_request_mask drafter input_batch max_model_len rejection_sampler
+        requests sampler
     GPUModelRunner._sample(self logits spec_decode_metadata)
     GPUModelRunner.execute_model(self scheduler_output intermediate_tensors) -> compute_logits
 v1.worker.gpu_input_batch
-    InputBatch: generators logitsprocs num_prompt_tokens num_tokens_no_spec req_ids
+    InputBatch: generators num_computed_tokens_cpu num_prompt_tokens num_tokens_no_spec req_ids
         sampling_metadata token_ids_cpu
     CachedRequestState: sampling_params
 v1.sample.metadata
@@ -58,42 +58,31 @@ v1.sample.metadata
         presence_penalties prompt_token_ids repetition_penalties spec_token_ids temperature
         thinking_budget_state_holder top_k top_p
 v1.spec_decode.metadata
-    SpecDecodeMetadata: draft_token_ids logits_indices max_spec_len num_draft_tokens
+    SpecDecodeMetadata: draft_token_ids num_draft_tokens
 v1.spec_decode.llm_base_proposer
     = SpecDecodeBaseProposer.load_model(self target_model)
     = SpecDecodeBaseProposer._sample_draft_tokens(self hidden_states sampling_metadata)
-    SpecDecodeBaseProposer.set_inputs_first_pass(self target_token_ids next_token_ids
-        target_positions target_hidden_states token_indices_to_sample cad num_rejected_tokens_gpu)
-    SpecDecodeBaseProposer: model pass_hidden_states_to_model positions
+    SpecDecodeBaseProposer.propose(...) -> _sample_draft_tokens
+    SpecDecodeBaseProposer: model
 v1.spec_decode.vocab_mapping
     VocabMapping: target_to_draft_ids
     VocabMapping.map_target_to_draft_ids(self target_ids)
 v1.spec_decode.draft_model
     DraftModelProposer: vocab_mapping
-    DraftModelProposer.__init__(self vllm_config device runner)
-v1.spec_decode.eagle
-    EagleProposer.__init__(self vllm_config device runner)
 v1.sample.sampler
     = Sampler.forward(self logits sampling_metadata predict_bonus_token logprobs_mode_override)
-    Sampler.__init__(self logprobs_mode use_fp64_gumbel)
     Sampler.compute_logprobs(logits)
     Sampler.gather_logprobs(logprobs num_logprobs token_ids)
     Sampler.gather_specific_token_logprobs(self logprobs logprob_token_ids sampled)
 v1.sample.rejection_sampler
     = RejectionSampler.forward(self metadata draft_probs logits sampling_metadata)
-    RejectionSampler.__init__(self sampler spec_config device)
 v1.outputs
     SamplerOutput: logprobs_tensors sampled_token_ids
 v1.sample.logits_processor.state
-    LogitsProcessors: argmax_invariant non_argmax_invariant
+    LogitsProcessors: non_argmax_invariant
 v1.sample.logits_processor.builtin
-    MinPLogitsProcessor.__init__(self vllm_config device is_pin_memory)
-    MinPLogitsProcessor: min_p min_p_count
-    LogitBiasLogitsProcessor.__init__(self _ device is_pin_memory)
-    LogitBiasLogitsProcessor: biases
+    MinTokensLogitsProcessor: min_toks
     MinTokensLogitsProcessor.apply_with_spec_decode(self logits num_draft_tokens)
-v1.sample.ops.bad_words
-    apply_bad_words(logits bad_words_token_ids past_tokens_ids)
 model_executor.layers.utils
     apply_penalties(logits prompt_tokens_tensor output_tokens_tensor presence_penalties
         frequency_penalties repetition_penalties)
@@ -105,9 +94,6 @@ v1.core.sched.output
 model_executor.models.llama
     LlamaForCausalLM.compute_logits(self hidden_states)
     LlamaForCausalLM.compute_logits_local(self hidden_states)
-distributed.parallel_state
-    GroupCoordinator: device_group world_size
-    get_tp_group()
 """
 
 _V2 = """
@@ -119,7 +105,8 @@ v1.worker.gpu.model_runner
     GPUModelRunner.sample_tokens(self grammar_output) -> postprocess_sampled propose sample
         set_draft_tokens
 v1.worker.gpu.input_batch
-    InputBatch: expanded_idx_mapping idx_mapping_np input_ids logits_indices req_ids
+    InputBatch: cu_num_logits_np expanded_idx_mapping idx_mapping_np input_ids logits_indices
+        req_ids
 v1.worker.gpu.states
     RequestState: all_token_ids total_len
 v1.worker.gpu.spec_decode.utils
@@ -127,7 +114,6 @@ v1.worker.gpu.spec_decode.utils
 v1.outputs
     DraftTokenIds: draft_token_ids req_ids
 v1.worker.gpu.spec_decode.speculator
-    DraftModelSpeculator.__init__(self vllm_config device)
     = DraftModelSpeculator.load_model(self target_model)
     DraftModelSpeculator: draft_logits draft_tokens
 v1.worker.gpu.spec_decode.standalone_ar.speculator
@@ -138,10 +124,9 @@ v1.worker.gpu.spec_decode.standalone_ar.speculator
 v1.worker.gpu.spec_decode.target_dependent_ar.speculator
     TargetDependentARSpeculator._prefill(...) -> sample_draft
     TargetDependentARSpeculator._generate_draft(...) -> sample_draft
-v1.worker.gpu.spec_decode.eagle.speculator
-    EagleSpeculator: load_draft_model
+v1.worker.gpu.spec_decode.dflash.speculator
+    DFlashSpeculator._generate_draft(...) -> sample_draft
 v1.worker.gpu.spec_decode.rejection_sampler
-    RejectionSampler.__init__(self sampler spec_config device watermark_key)
     = RejectionSampler.__call__(self logits input_batch draft_logits invalid_drafts)
     = RejectionSampler._verify(self logits draft_logits draft_sampled pos cu_num_logits idx_mapping
         idx_mapping_np expanded_idx_mapping expanded_local_pos seq_lens_upper_bound_np

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,8 +50,10 @@ class Joint:
         temperature: float,
         top_p: float = 1.0,
         min_p: float = 0.0,
+        model: Any = None,
     ) -> None:
-        model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32).eval()
+        if model is None:
+            model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32).eval()
         self.length, self.bins = length, {}
         level: dict[tuple[int, ...], float] = {(): 1.0}
         for _ in range(length):

@@ -44,7 +44,8 @@ def drafted(goes_on: bool = False) -> TokenSampler:
     )
     requests = Requests(runner, max_scheduled=10 * SAMPLES, longest_prefill=0)
     arena = DraftArena(Affinity.intersection(Vocabulary.identity(8)), SAMPLES, draft_length=1)
-    requests.begin_drafts()
+    seven = torch.full((SAMPLES,), 7)
+    requests.decide(torch.full((SAMPLES, 1), -1), seven)
     requests.drafts = [
         arena.draft(
             Q.log().expand(SAMPLES, 8).contiguous(),
@@ -52,13 +53,15 @@ def drafted(goes_on: bool = False) -> TokenSampler:
             slots=torch.arange(SAMPLES),
             temperature=torch.ones(SAMPLES),
             seeds=requests.seeds(arena.device),
-            positions=torch.full((SAMPLES,), 7),
+            positions=requests.first(),
         )
     ]
     counters = Counters(Vocabulary.identity(8), arena.device)
     counters.active = True
     proposer = SimpleNamespace(arena=arena, counters=counters)
-    return TokenSampler("raw_logprobs").serve(requests, proposer, "token")
+    sampler = TokenSampler("raw_logprobs")
+    sampler.requests, sampler.proposer, sampler.method = requests, proposer, "token"
+    return sampler
 
 
 def decided(sampler: TokenSampler, names: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
@@ -73,7 +76,7 @@ def decided(sampler: TokenSampler, names: torch.Tensor, drafts: torch.Tensor) ->
         there.int().tolist(),
         drafts[there].int(),
         ones,
-        torch.full((len(names),), 7),
+        np.full(len(names), 7),
     )
     return tokens[:, :1]
 
@@ -90,7 +93,7 @@ def test_a_draft_that_a_grammar_cut_is_rejected_and_not_forgotten(
 ) -> None:
     """Also where no request of its step has a draft. vLLM's way, to forget it, is the control."""
     if not put_back:
-        nothing = lambda self, slots, counts, first: {}  # noqa: E731
+        nothing = lambda self, slots, counts, first: []  # noqa: E731
         monkeypatch.setattr(Requests, "forbidden_drafts", nothing)
     sampler = drafted()
     drawn = sampler.requests.drafts[0]
@@ -98,10 +101,10 @@ def test_a_draft_that_a_grammar_cut_is_rejected_and_not_forgotten(
     assert 0.05 < cut.double().mean() < 0.15
     names, left = torch.arange(SAMPLES).roll(5), torch.where(cut, -1, drawn).roll(5)
     steps = [left >= -1] if others else [left >= 0, left < 0]
-    slots = sampler.requests._slots
+    slots, drafts = sampler.requests._slots, sampler.requests.drafts
     tokens = []
     for step in steps:
-        sampler.requests._slots = slots
+        sampler.requests._slots, sampler.requests.drafts = slots, drafts
         tokens.append(decided(sampler, names[step], left[step]))
     assert fits(torch.cat(tokens)) == put_back
     counted = sampler.proposer.counters.read()

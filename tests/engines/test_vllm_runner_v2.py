@@ -22,6 +22,7 @@ from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.verification_v2 import TokenSampler, Verifier
+from rdk_cuda.integrations.vllm.worker import adopt
 
 from .exact import p_value
 from .scheduled import PARAMETERS, PREEMPTED, SIZE, K, Step, changed
@@ -130,7 +131,12 @@ def one_draft_each(logits: Tensor, samples: int) -> tuple[Verifier, Any, Tensor]
     batch = in_layout(slots, drawn[:, None].tolist(), [6] * samples)
     counters = Counters(Vocabulary.identity(8), arena.device)
     counters.active = True
-    sampler = TokenSampler(own, SimpleNamespace(arena=arena, counters=counters), "token")
+    sampler = adopt(
+        own,
+        TokenSampler,
+        speculator=SimpleNamespace(arena=arena, counters=counters),
+        method="token",
+    )
     return Verifier(sampler, OPTIONS, arena.device), batch, drawn
 
 
@@ -176,7 +182,8 @@ def decided(step: Step, cases: list[Any]) -> tuple[Any, Any]:
     states.apply_staged_writes()
     own.apply_staged_writes()
     step.counters.active = True
-    verifier = Verifier(TokenSampler(own, step, "token"), OPTIONS, states.device)
+    sampler = adopt(own, TokenSampler, speculator=step, method="token")
+    verifier = Verifier(sampler, OPTIONS, states.device)
     # Also what was preempted has been compared. What fills a request up are drafts of before.
     verifier.validated = frozenset(str(case.slot) for case in cases if case.drafted)
     counts = [K if case.name == "goes on" else len(case.drafts) for case in cases]

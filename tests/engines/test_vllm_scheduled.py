@@ -8,12 +8,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessors, MinTokensLogitsProcessor
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from rdk_cuda.integrations.vllm.requests import Requests
-from rdk_cuda.integrations.vllm.target_logits import add_processors
 from rdk_cuda.integrations.vllm.verification import TokenSampler, Verifier
 
 from .scheduled import KINDS, PARAMETERS, PREEMPTED, SIZE, Step, changed
@@ -31,7 +31,6 @@ def decided(seed: int, resumed: list[str], *only: str, **changes: Any) -> tuple[
     cases = [case for case in step.cases if not only or case.name in only]
     cases = [changed(case, **{name: of(case) for name, of in changes.items()}) for case in cases]
     processors = LogitsProcessors([MinTokensLogitsProcessor(CONFIG, CPU, False)])
-    add_processors(processors, CONFIG, CPU)
     batch, states = InputBatch(len(cases), 64, 512, CPU, SIZE, [16], [4], processors), {}
     for case in cases:
         own = case.name, case.prompt, [], case.params, None, ([0],), 0, case.output
@@ -40,13 +39,12 @@ def decided(seed: int, resumed: list[str], *only: str, **changes: Any) -> tuple[
         batch.update_req_spec_token_ids(states[case.name], {case.name: case.drafts})
     batch.refresh_metadata()
     logits = torch.cat([step.logits[case.slot, : len(case.drafts) + 1] for case in cases])
-    places = [place for case in cases for place in range(len(case.drafts) + 1)]
     runner = SimpleNamespace(
         input_batch=batch,
         requests=states,
         vllm_config=CONFIG,
         max_model_len=64,
-        positions=9 + torch.tensor(places),
+        discard_request_mask=SimpleNamespace(np=np.zeros(len(cases), dtype=bool)),
     )
     requests = Requests(runner, max_scheduled=10**6, longest_prefill=0)
     requests.drafts = step.drafts
@@ -56,9 +54,10 @@ def decided(seed: int, resumed: list[str], *only: str, **changes: Any) -> tuple[
     metadata = SimpleNamespace(
         num_draft_tokens=[len(case.drafts) for case in cases],
         draft_token_ids=torch.tensor([t for case in cases for t in case.drafts]).int(),
-        logits_indices=torch.arange(len(places)).int(),
     )
-    sampler = TokenSampler("raw_logprobs").serve(requests, step, "token")
+    batch.num_computed_tokens_cpu[:] = 9
+    sampler = TokenSampler("raw_logprobs")
+    sampler.requests, sampler.proposer, sampler.method = requests, step, "token"
     made = Verifier(sampler)(metadata, None, logits, batch.sampling_metadata)
     width = made.sampled_token_ids.shape[1]
     return step.found(cases, made, list(range(0, len(cases) * width, width)))

@@ -26,10 +26,11 @@ PYTEST = f"{sys.executable} -m pytest -q -p no:cacheprovider"
 # What the tests compare with is computed on the CPU: ten minutes in one process.
 SPREAD = f"-n {min(8, os.cpu_count() or 1)} --dist worksteal" if find_spec("xdist") else ""
 GRAPHS = "tests/gpu/test_graphs.py tests/gpu/test_streams.py"
+ENGINE = "tests/gpu/test_serving.py"
 SUITES = (
     "tests/gpu tests/operators tests/proof/statistics/test_one_position.py "
     "tests/decoding/test_every_proposer.py "
-    + " ".join(f"--ignore={path}" for path in (*GRAPHS.split(), "tests/gpu/test_nvrtc.py"))
+    + " ".join(f"--ignore={path}" for path in (*GRAPHS.split(), ENGINE, "tests/gpu/test_nvrtc.py"))
 )
 BENCH = f"{sys.executable} -m profiling.bench --device cuda --seconds 0.5 --output {OUT}"
 # torch asks the driver for what it may not have; what our launches return is checked.
@@ -50,7 +51,8 @@ COMMANDS: dict[str, dict[str, tuple[int, str]]] = {
         "build": (120, f"{sys.executable} setup.py build_ext --inplace "
                   f"--build-temp={BUILD}/temp --build-lib={BUILD}/lib"),
         "graphs": (60, f"{PYTEST} {GRAPHS}"),
-        "tests": (360, f"{PYTEST} {SPREAD} -m 'gpu and not night' {SUITES}"),
+        "engine": (30, f"{PYTEST} {ENGINE}"),
+        "tests": (330, f"{PYTEST} {SPREAD} -m 'gpu and not night' {SUITES}"),
     },
     "sanitize": {
         f"planted-{tool}": (40, f"{SANITIZER.format(tool)} --planted {tool}") for tool in PLANTED

@@ -1,7 +1,8 @@
-"""An engine's step, drafts into slots and vLLM's verification of them, in one CUDA graph."""
+"""An engine's step: drafts into slots in a CUDA graph, and vLLM's verification of them."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from rdk_cuda import RecentTokens, StepRows, Verified, Vocabulary, draft, verify
@@ -44,7 +45,9 @@ def test_a_step_of_rows_is_captured_and_replayed(cuda: torch.device) -> None:
     assert len(seen) > 2
 
 
-def test_drafting_and_verification_are_captured_and_replayed(cuda: torch.device) -> None:
+def test_drafting_is_captured_and_replayed_and_what_it_keeps_is_verified(
+    cuda: torch.device,
+) -> None:
     affinity = generators.affinity("mixed-1", SIZE).to(cuda)
     arena = DraftArena(affinity, SLOTS, K, dynamic_width=4)
     source = RecentTokens(Vocabulary(range(9), SIZE), width=4, window=8, device=cuda)
@@ -54,13 +57,12 @@ def test_drafting_and_verification_are_captured_and_replayed(cuda: torch.device)
         idx_mapping = torch.tensor([5, 0, 3], dtype=torch.int32)
         temperature, seeds = torch.ones(SLOTS), torch.arange(SLOTS)
         newest, draft_step = torch.tensor([7, 8, 9]), torch.arange(K)
-        cu_num_logits = torch.arange(REQUESTS + 1, dtype=torch.int32) * (K + 1)
         pos = (newest[:, None] + torch.arange(K + 1)).flatten()
         inputs = torch.zeros(REQUESTS, K + 1, dtype=torch.int64)
         known = torch.arange(SLOTS * 16, dtype=torch.int32).remainder(SIZE).view(SLOTS, 16)
         lengths = torch.arange(SLOTS, dtype=torch.int32) + 4
 
-    def step() -> tuple[torch.Tensor, torch.Tensor]:
+    def drafts() -> None:
         for j in range(K):
             state = (known, lengths, inputs[:, 1:], idx_mapping, draft_step[j])
             inputs[:, j + 1] = sample_draft(
@@ -68,21 +70,48 @@ def test_drafting_and_verification_are_captured_and_replayed(cuda: torch.device)
                 dynamic_tokens=source(last_tokens(*state, window=8)),
                 dynamic_logits=draft_logits[:, :4].contiguous(),
             )
-        return rejection_sample(
-            *(target_logits, inputs.flatten(), cu_num_logits, pos, idx_mapping),
+
+    def verified() -> list[list[int]]:
+        ends = range(0, (REQUESTS + 1) * (K + 1), K + 1)
+        sampled, _ = rejection_sample(
+            *(target_logits, inputs.flatten(), ends, pos, idx_mapping, [5, 0, 3]),
             *(temperature, seeds, K, arena),
         )
+        return sampled.tolist()
 
-    step()
+    drafts()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        sampled, num_sampled = step()
+        drafts()
     seen = set()
     for first_seed in (0, 100, 200):
         seeds.copy_(torch.arange(first_seed, first_seed + SLOTS))
         graph.replay()
-        replayed = sampled.clone(), num_sampled.clone()
-        for actual, expected in zip(replayed, step(), strict=True):
-            assert torch.equal(actual, expected)
-        seen.add(tuple(replayed[0].flatten().tolist()))
+        replayed = inputs.clone(), verified()
+        drafts()
+        assert torch.equal(replayed[0], inputs)
+        assert replayed[1] == verified()
+        seen.add(str(replayed))
     assert len(seen) == 3
+
+
+@pytest.mark.parametrize("requests", [1, 64, 256])
+def test_what_steps_upload_is_theirs_while_the_device_is_busy(
+    requests: int, cuda: torch.device
+) -> None:
+    """Memory that a copy still reads is not filled by the next step, and no step waits for it."""
+    arena = DraftArena(generators.affinity("mixed-1", SIZE).to(cuda), requests, K)
+    of = torch.Generator().manual_seed(requests)
+    counts = torch.randint(K + 1, (20, requests), generator=of).numpy()
+    slots = torch.stack([torch.randperm(requests, generator=of) for _ in counts]).numpy()
+    arena.layout(counts[0], slots[0])  # the first pinned memory
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2 * 10**9)  # a second
+    busy = torch.cuda.Event()
+    busy.record()
+    layouts = [arena.layout(*own, own[0]) for own in zip(counts, slots, strict=True)]
+    assert not busy.query()
+    for layout, count, slot in zip(layouts, counts, slots, strict=True):
+        assert layout.more[0].tolist() == count.tolist()
+        rows = [[s * K + j for j in range(n)] for s, n in zip(slot, count, strict=True)]
+        assert layout.rows.tolist() == [row for own in rows for row in own]

@@ -14,7 +14,7 @@ from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda._ops.contract import DYNAMIC
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.sglang import verify_chain
-from rdk_cuda.integrations.vllm import rejection_sample, sample_draft
+from rdk_cuda.integrations.vllm import sample_draft
 from tests import generators
 from tests.operators.gloo_ranks import columns_of, start
 
@@ -25,22 +25,30 @@ MIXED = generators.affinity("mixed-1", TARGET_SIZE)
 
 
 def test_rows_of_slots_by_hand() -> None:
-    """Slots 2, none and 0 with 2, 1 and 3 drafts, and two entries of padding."""
+    """Slots 2, none and 0 with 2, 1 and 3 drafts; and what a caller has uploaded with them."""
     arena = DraftArena(AFFINITY, slots=4, draft_length=3)
-    offsets = torch.tensor([0, 2, 3, 6], dtype=torch.int32)
-    rows = arena.draft_rows(offsets, torch.tensor([2, -1, 0]), 8)
-    assert rows.dtype == torch.int32
-    assert rows[:6].tolist() == [6, 7, -1, 0, 1, 2]
-    assert arena.draft_rows(offsets, None, 6).tolist() == [-1] * 6
+    layout = arena.layout([2, 1, 3], [2, -1, 0], [7, 8])
+    assert {own.dtype for own in (*layout[:4], *layout.more)} == {torch.int32}
+    assert layout.rows.tolist() == [6, 7, -1, 0, 1, 2]
+    assert layout.offsets.tolist() == [0, 2, 3, 6]
+    assert layout.request.tolist() == [0, 0, 1, 2, 2, 2]
+    assert layout.place.tolist() == [0, 1, 0, 0, 1, 2]
+    assert [own.tolist() for own in layout.more] == [[7, 8]]
+    assert layout.unknown == 1
 
 
 def test_what_the_arena_lacks_has_rows_that_it_lacks() -> None:
     """So `rdk::verify` rejects it by rule, and reads nothing."""
     arena = DraftArena(AFFINITY, slots=4, draft_length=2)
-    offsets = torch.tensor([0, 3, 5, 6], dtype=torch.int32)
-    rows = arena.draft_rows(offsets, torch.tensor([1, 4, -2]), 6)
+    rows = arena.layout([3, 2, 1], [1, 4, -2]).rows
     assert rows[:2].tolist() == [2, 3]
     assert (rows[2:] >= arena.slots * arena.draft_length).all()
+    places = torch.arange(3)  # the same of tensors
+    assert arena.row_of(torch.tensor([[1], [4], [-1]]), places).tolist() == [
+        [2, 3, 8],
+        [8, 8, 8],
+        [-1, -1, -1],
+    ]
 
 
 def test_stats_are_kept_so_that_they_are_not_computed_again() -> None:
@@ -53,15 +61,16 @@ def test_stats_are_kept_so_that_they_are_not_computed_again() -> None:
 def decided(rank: int, ranks: int) -> list[Any]:
     """Tokens of all requests and how many were accepted, with each option; of shards if ranks."""
     running = Running(dynamic=True)
-    ends = torch.tensor([0, *(request.drafts for request in running.requests)]).cumsum(0)
+    counts = [request.drafts for request in running.requests]
+    layout = running.arena.layout(counts, running.slots)
     target = running.packed(running.target_logits, more=1)
     options: list[dict[str, Any]] = [{}, {"method": "block"}, {"top_k": running.slots.clone()}]
     found = [
         running.arena.verify(
             target if ranks == 1 else columns_of(rank, ranks, target),
             running.packed(running.drafted),
-            ends.int(),
-            slots=running.slots,
+            layout.offsets,
+            layout.rows,
             temperature=running.temperature,
             seeds=running.seeds,
             positions=running.newest + 1,
@@ -128,13 +137,9 @@ def test_the_adapters_ask_no_tensor_for_a_value() -> None:
     size = arena.affinity.target_size
     with META:
         slots, nodes = torch.zeros(4, dtype=torch.int64), torch.zeros(4, 4, dtype=torch.int64)
-        counts, packed = torch.zeros(5, dtype=torch.int32), torch.zeros(12, dtype=torch.int64)
         seeds, temperature = torch.zeros(SLOTS, dtype=torch.int64), torch.ones(SLOTS)
         logits, draft_logits = torch.ones(16, size), torch.ones(4, arena.affinity.draft_size)
     tokens = sample_draft(draft_logits, slots, slots, temperature, seeds, slots[0], arena)
-    sampled, num_sampled = rejection_sample(
-        logits[:12], packed, counts, packed, slots, temperature, seeds, K, arena
-    )
     chain = verify_chain(
         logits,
         nodes,
@@ -146,10 +151,9 @@ def test_the_adapters_ask_no_tensor_for_a_value() -> None:
         arena,
         req_pool_indices=slots,
     )
-    assert tokens.shape == num_sampled.shape == (4,)
-    assert sampled.shape == (4, K + 1)
+    assert tokens.shape == (4,)
     assert [tuple(tensor.shape) for tensor in chain] == [(16,), (4, 4), (4,)]
-    assert {tensor.device for tensor in (tokens, sampled, *chain)} == {META}
+    assert {tensor.device for tensor in (tokens, *chain)} == {META}
 
 
 def test_who_asks_for_a_value_is_caught() -> None:

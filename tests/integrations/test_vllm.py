@@ -42,14 +42,14 @@ def test_v2_greedy_by_hand() -> None:
     sampled, num_sampled = rejection_sample(
         torch.cat([ARGMAX, torch.full((2, 10), torch.nan)]),
         draft_sampled,
-        counted(0, 4, 5, 8, 9, 11),
+        [0, 4, 5, 8, 9, 11],
         torch.cat([POSITIONS, torch.tensor([0, 0])]),
         counted(4, 2, 0, 1, 3),
+        [-1] * 5,
         temperature,
         torch.arange(6),
         3,
         arena,
-        has_distribution=False,
     )
     assert sampled.dtype == torch.int64
     assert num_sampled.dtype == torch.int32
@@ -62,6 +62,7 @@ def v2(
     padding: int = 0,
     idle: int = 0,
     slots: Tensor | None = None,
+    has_distribution: bool = True,
     **options: object,
 ) -> tuple[Tensor, Tensor]:
     """With `padding` rows after the last request's, and `idle` requests of one row each."""
@@ -71,12 +72,14 @@ def v2(
     scale = running.temperature.where(running.temperature > 0, 1.0)[:, None, None]
     processed = running.packed(running.target_logits / scale, more=1)
     pad, rows = torch.nn.functional.pad, padding + idle
+    own = pad(running.slots if slots is None else slots, (0, idle), value=-1)
     return rejection_sample(
         pad(processed, (0, 0, 0, rows), value=float("nan")),
         pad(running.packed(inputs, more=1).int(), (0, rows), value=3),
-        torch.tensor(counts).cumsum(0).int(),
+        torch.tensor(counts).cumsum(0),
         pad(running.packed(positions, more=1), (0, rows)),
-        pad(running.slots if slots is None else slots, (0, idle), value=-1),
+        own,
+        own if has_distribution else torch.full_like(own, -1),
         running.by_slot(running.temperature),
         running.by_slot(running.seeds),
         K,
@@ -201,7 +204,8 @@ def test_v2_names_what_does_not_fit(name: str, value: Tensor, message: str) -> N
     arguments = {
         "target_logits": ARGMAX,
         "draft_sampled": counted(9, 1, 2, 3, 9, 9, 6, 0, 9, 9, 0),
-        "cu_num_logits": counted(0, 4, 5, 8, 9, 11),
+        "cu_num_logits": [0, 4, 5, 8, 9, 11],
+        "idx_mapping_np": [4, 2, 0, 1, 3],
         "pos": POSITIONS,
         "idx_mapping": counted(4, 2, 0, 1, 3),
         "temperature": torch.zeros(6),

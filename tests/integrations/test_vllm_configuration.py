@@ -61,7 +61,7 @@ def configuration(**changes: Any) -> SimpleNamespace:
             "data_parallel_size": 1,
             "prefill_context_parallel_size": 1,
         },
-        "model_config": {"uses_mrope": False, "enforce_eager": False},
+        "model_config": {"enforce_eager": False},
         "scheduler_config": {"async_scheduling": False},
     }
     for name, value in changes.items():
@@ -95,7 +95,6 @@ def test_what_is_supported_is_not_refused(method: str, v2: bool) -> None:
         ("parallel_config__pipeline_parallel_size", 2, "pipeline_parallel_size is 2, which drafts"),
         ("parallel_config__data_parallel_size", 2, "data_parallel_size is 2"),
         ("parallel_config__prefill_context_parallel_size", 2, "prefill_context_parallel_size"),
-        ("model_config__uses_mrope", True, "M-RoPE"),
     ],
 )
 def test_what_is_not_supported_is_refused(name: str, value: Any, said: str, v2: bool) -> None:

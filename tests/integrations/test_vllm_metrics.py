@@ -21,7 +21,7 @@ from rdk_cuda.integrations.vllm.metrics import FOLDER, Counters
 
 
 def counted(method: Method = "token", active: bool = True, sharded: bool = False) -> Counters:
-    """Four requests and padding, by hand: the head keeps 0 to 3, and the arena names 6 or 7.
+    """Four requests by hand: the head keeps 0 to 3, and the arena names 6 or 7.
 
     The last has placeholders, as where vLLM fills a request up.
     """
@@ -35,10 +35,9 @@ def counted(method: Method = "token", active: bool = True, sharded: bool = False
     counters.put_back(2)
     counters.count(
         arena,
-        # Accepted 1, 6 and not 5; accepted 5; accepted 2 and 6, without distributions; padding.
-        drafts=torch.tensor([1, 6, 5, 5, 7, 2, 6, -1, -1, 3, 3]),
-        offsets=torch.tensor([0, 3, 5, 7, 9], dtype=torch.int32),
-        slots=torch.tensor([1, 0, -1, 1]),
+        # Accepted 1, 6 and not 5; accepted 5; accepted 2 and 6, without distributions; none.
+        drafts=torch.tensor([1, 6, 5, 5, 7, 2, 6, -1, -1]),
+        layout=arena.layout([3, 2, 2, 2], [1, 0, -1, 1]),
         num_accepted=torch.tensor([2, 1, 2, 0]),
         method=method,
         sharded=sharded,

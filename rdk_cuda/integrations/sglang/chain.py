@@ -126,11 +126,13 @@ num_correct_drafts=tensor([1], dtype=torch.int32))
         },
     )
     offsets = torch.arange(requests + 1, dtype=torch.int32, device=arena.device) * (nodes - 1)
+    places = torch.arange(nodes - 1, device=arena.device)
+    rows = None if slots is None else arena.row_of(slots[:, None], places).flatten().int()
     tokens, accepted, _ = arena.verify(
         next_token_logits,
         candidates[:, 1:].flatten(),
         offsets,
-        slots=slots,
+        rows,
         temperature=temperatures_of(temperatures, top_ks),
         seeds=sampling_seed,
         positions=seq_lens.long() + 1,
@@ -143,7 +145,7 @@ num_correct_drafts=tensor([1], dtype=torch.int32))
     end = requests * nodes
     decided = (tokens >= 0) & (retrieve_index >= 0) & (retrieve_index < end)
     # Undecided places are written to one more entry, which is cut off.
-    places = torch.where(decided, retrieve_index, end)
+    entries = torch.where(decided, retrieve_index, end)
     predict = torch.zeros(end + 1, dtype=torch.int32, device=arena.device)
-    predict.scatter_(0, places.flatten().long(), tokens.flatten().int())
+    predict.scatter_(0, entries.flatten().long(), tokens.flatten().int())
     return ChainVerified(predict[:-1], torch.where(decided, retrieve_index, -1).int(), accepted)

@@ -11,7 +11,10 @@ from ...functional import METHODS, Method
 
 # tests/engines checks the names that are used of vLLM in their wheels, and runs the first.
 TESTED = ("0.32.0", "0.33.0")
-SPECULATIVE_METHODS = ("draft_model", "eagle3")
+SPECULATIVE_METHODS = ("draft_model", "eagle3", "mtp", "dflash")  # vLLM calls families' names mtp
+# vLLM's classes that draft as these methods do: by runs of one model, or in one run.
+DRAFTING = ("DraftModelProposer", "EagleProposer", "DFlashProposer")
+DRAFTING_V2 = ("StandaloneARSpeculator", "EagleSpeculator", "MTPSpeculator", "DFlashSpeculator")
 
 _KEY = "rdk_cuda"
 # vLLM's use of more than one rank of a kind. Data-parallel ranks of a dense model are engines
@@ -113,6 +116,20 @@ def refuse_other_tokenizers(vllm_config: Any, has_another_tokenizer: bool) -> No
     )
 
 
+def refuse_other_drafting(drafting: Any) -> None:
+    """Refuse a proposer or speculator of vLLM that drafts in ways of its own.
+
+    Raises:
+        UnsupportedConfigurationError: its name.
+    """
+    name = type(drafting).__name__
+    if name not in (*DRAFTING, *DRAFTING_V2):
+        raise UnsupportedConfigurationError(
+            f"vLLM drafts for this model with its {name}, which is not supported; needs one of "
+            f"{', '.join((*DRAFTING, *DRAFTING_V2))}"
+        )
+
+
 def _unsupported(
     vllm_config: Any, uses_v2_model_runner: bool, budgets_are_refused: bool
 ) -> Iterator[str]:
@@ -125,7 +142,7 @@ def _unsupported(
         return
     if speculative.method not in SPECULATIVE_METHODS:
         yield f"the method is {speculative.method!r}; needs one of {', '.join(SPECULATIVE_METHODS)}"
-    if speculative.parallel_drafting:
+    if speculative.parallel_drafting and speculative.method != "dflash":
         yield "parallel_drafting draws all drafts at once, which is not supported; leave it out"
     if speculative.disable_padded_drafter_batch:
         yield "disable_padded_drafter_batch drafts after vLLM's bookkeeping; leave it out"
@@ -143,8 +160,6 @@ def _unsupported(
                 f"{name} is {getattr(parallel, name)}, which {does}; it has never been tried and "
                 "needs 1"
             )
-    if vllm_config.model_config.uses_mrope:
-        yield "the target has positions of several dimensions (M-RoPE); needs a text model"
     if vllm_config.reasoning_config is not None and not budgets_are_refused:
         yield (
             "with a reasoning parser a request may have a thinking budget, which is not supported, "

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from vllm.distributed import tensor_model_parallel_all_gather, tensor_model_parallel_all_reduce
+from vllm.distributed.parallel_state import get_tp_group
 
 from ...affinity import Affinity
 from ...drafter import PrunedDrafter
@@ -23,7 +22,6 @@ from .sharded_head import HeadShard
 from .token_map import TokenMap
 
 _LONGEST_WINDOW = 4096  # tokens that sources of dynamic tokens are shown, at most
-_all_gather = partial(tensor_model_parallel_all_gather, dim=0)
 
 
 class DraftHead:
@@ -40,6 +38,8 @@ class DraftHead:
     arena: DraftArena
     counters: Counters
     window: int
+    _states: Callable[[Tensor], Tensor] | None = None
+    _scale: tuple[float | None, float]
     _full_head: TokenHead
     _target: Any
     _calibrated: PrunedDrafter | TokenMap | None
@@ -58,13 +58,15 @@ class DraftHead:
         """
         model: Any = self.model  # type: ignore[attr-defined]
         config: Any = self.vllm_config  # type: ignore[attr-defined]
-        head = getattr(model, "lm_head", None)
-        processor = getattr(model, "logits_processor", None)
+        head, processor = getattr(model, "lm_head", None), _found(model, "logits_processor")
+        if (shared := _found(model, "shared_head")) is not None:  # the head of a layer, with a norm
+            self._states, head = shared, shared.head
         if head is None or processor is None or processor.logits_as_input:
             raise UnsupportedConfigurationError(
                 f"the drafter is a {type(model).__name__}, which has "
                 "no lm_head or no logits_processor; needs a causal language model with both"
             )
+        self._scale = processor.soft_cap, processor.scale
         shard = HeadShard(head)
         self.drafter = self._fitting(model, shard)
         self._full_head = self._head_of_dynamic_tokens(shard)
@@ -133,7 +135,7 @@ class DraftHead:
                     f"with {size} rows; calibrate with --dynamic 0"
                 )
             shard = HeadShard(head)
-        return shard.logits(tensor_model_parallel_all_reduce, lifted)
+        return shard.logits(lambda own: get_tp_group().all_reduce(own), lifted)
 
     def score(
         self, hidden: Tensor, contexts: Callable[[], Tensor]
@@ -150,6 +152,8 @@ class DraftHead:
         """
         self.compare("hidden states", hidden)
         drafter = self.drafter
+        if self._states is not None:
+            hidden = self._states(hidden)
         logits = self._processed(torch.nn.functional.linear(hidden, drafter.weight, drafter.bias))
         if drafter.dynamic_tokens is None:
             return logits, None, None
@@ -163,10 +167,24 @@ class DraftHead:
             compare_ranks(what, own, _all_gather)
 
     def _processed(self, logits: Tensor) -> Tensor:
-        processor = self.model.logits_processor  # type: ignore[attr-defined]
-        if processor.soft_cap is not None:
-            logits = torch.tanh(logits / processor.soft_cap) * processor.soft_cap
-        return logits if processor.scale == 1.0 else logits * processor.scale
+        soft_cap, scale = self._scale
+        if soft_cap is not None:
+            logits = torch.tanh(logits / soft_cap) * soft_cap
+        return logits if scale == 1.0 else logits * scale
+
+
+def _found(model: Any, name: str) -> Any:
+    """A model's part, or that of what it wraps, or of its first layer; None if there is none."""
+    inner = getattr(model, "model", None)
+    layers = getattr(inner, "layers", ())
+    first = list(layers.values() if hasattr(layers, "values") else layers)[:1]
+    found = (getattr(each, name, None) for each in (model, inner, *first))
+    return next((each for each in found if each is not None), None)
+
+
+def _all_gather(own: Tensor) -> Tensor:
+    gathered: Tensor = get_tp_group().all_gather(own, 0)
+    return gathered
 
 
 def _moved(drafter: PrunedDrafter, like: Tensor) -> PrunedDrafter:

@@ -11,70 +11,48 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from vllm.v1.spec_decode.draft_model import DraftModelProposer
-from vllm.v1.spec_decode.eagle import EagleProposer
 
-from ...drafter import PrunedDrafter
 from .draft_head import DraftHead
 from .requests import Requests
-from .token_map import TokenMap
 
 
-class _Drafting(DraftHead):
+class Proposer(DraftHead):
     """The part of a proposer that is the same for every method of vLLM."""
 
     _requests: Requests
-    _first: Tensor
 
-    def serve(self, requests: Requests, calibrated: PrunedDrafter | TokenMap | None) -> Any:
-        """Set the requests and the drafter; None for the model's own head."""
-        self._requests, self._calibrated = requests, calibrated
-        return self
-
-    def set_inputs_first_pass(self, *args: Any, **kwargs: Any) -> tuple[int, Tensor, Any]:
-        inputs: tuple[int, Tensor, Any] = super().set_inputs_first_pass(  # type: ignore[misc]
-            *args, **kwargs
-        )
-        # A draft model reads the newest token at its own position. EAGLE reads it at that of the
-        # hidden state, one before.
-        ahead = 2 if self.pass_hidden_states_to_model else 1  # type: ignore[attr-defined]
-        read: Tensor = self.positions[inputs[1]]  # type: ignore[attr-defined]
-        self._first = read.long() + ahead
-        self._requests.begin_drafts()
-        return inputs
+    def read_as(self, reads: Tensor) -> None:
+        """Read these tokens, `[V_t]`, in the place of the target's."""
+        self.vocab_mapping.target_to_draft_ids = reads  # type: ignore[attr-defined]
 
     def _sample_draft_tokens(
         self, hidden_states: Tensor, sampling_metadata: Any
     ) -> tuple[Tensor, None]:
-        requests, device = self._requests, hidden_states.device
-        logits, tokens, columns = self.score(hidden_states, lambda: requests.contexts(self.window))
-        temperature = sampling_metadata.temperature
+        temperature, batch = sampling_metadata.temperature, len(self._requests.ids)
         if temperature is None:
-            temperature = torch.zeros(len(logits), dtype=torch.float32, device=device)
+            temperature = torch.zeros(batch, dtype=torch.float32, device=hidden_states.device)
+        if len(hidden_states) == batch:
+            return self._drawn(hidden_states, temperature), None
+        every = hidden_states.view(batch, -1, hidden_states.shape[-1])  # a block drafter's
+        drawn = [self._drawn(hidden, temperature) for hidden in every.unbind(1)]
+        return torch.stack(drawn, 1).flatten(), None
+
+    def _drawn(self, hidden: Tensor, temperature: Tensor) -> Tensor:
+        requests = self._requests
+        logits, tokens, columns = self.score(
+            hidden, lambda: requests.contexts(self.window, self.arena.draft_length)
+        )
         drawn = self.arena.draft(
             logits,
             len(requests.drafts),
             slots=None,
             temperature=temperature,
-            seeds=requests.seeds(device),
-            positions=self._first,
+            seeds=requests.seeds(hidden.device),
+            positions=requests.first(),
             dynamic_tokens=tokens,
             dynamic_logits=columns,
         )
         drawn = drawn.clamp(min=0)  # -1, no distribution: verify rejects it by its stats
         self.compare("drafted tokens", drawn)
         requests.drafts.append(drawn)
-        return drawn, None
-
-
-class _DraftModel(_Drafting, DraftModelProposer):  # type: ignore[misc]
-    def read_as(self, reads: Tensor) -> None:
-        """Read these tokens, `[V_t]`, in the place of the target's."""
-        self.vocab_mapping.target_to_draft_ids = reads
-
-
-class _Eagle(_Drafting, EagleProposer):  # type: ignore[misc]
-    pass
-
-
-PROPOSERS: dict[str, type[Any]] = {"draft_model": _DraftModel, "eagle3": _Eagle}
+        return drawn

@@ -10,13 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
-from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
-from ...drafter import PrunedDrafter
 from .draft_head import DraftHead
 from .model_runner_v2 import last_tokens, sample_draft
-from .token_map import TokenMap
 
 _AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
 
@@ -25,11 +21,16 @@ class Speculator(DraftHead):
     """The part of a speculator that is the same for every method of vLLM."""
 
     _request_states: Any
+    _reads: Tensor | None = None
 
-    def serve(self, request_states: Any, calibrated: PrunedDrafter | TokenMap | None) -> Any:
-        """Set the requests' states and the drafter; None for the model's own head."""
-        self._request_states, self._calibrated = request_states, calibrated
-        return self
+    def read_as(self, reads: Tensor) -> None:
+        """Read these tokens, `[V_t]`, in the place of the target's; -1, none, is the first one."""
+        self._reads = reads.int().clamp(min=0)
+
+    def _run_model(self, first: Any, *others: Any, **named: Any) -> Any:
+        """Take vLLM's arguments, of which the first is `input_ids` where a drafter reads others."""
+        first = first if self._reads is None else self._reads[first]
+        return super()._run_model(first, *others, **named)  # type: ignore[misc]
 
     def sample_draft(
         self,
@@ -44,6 +45,25 @@ class Speculator(DraftHead):
         num_steps: int = 1,
     ) -> Tensor:
         """Draft, with vLLM's arguments; `draft_logits` is None, as vLLM keeps none."""
+        given = hidden_states, sample_src_positions, idx_mapping
+        if not draft_step.dim():
+            return self._drawn(*given, temperature, seeds, draft_step)
+        each, drafts = self.arena.draft_length, self.draft_tokens  # type: ignore[attr-defined]
+        for place in range(each):  # a block drafter's, request by request
+            own = [of[place::each] for of in (*given, draft_step)]
+            drawn = self._drawn(*own[:3], temperature, seeds, own[3][0])
+            drafts[: len(drawn), place] = drawn
+        return drafts[: len(drawn)].flatten()
+
+    def _drawn(
+        self,
+        hidden_states: Tensor,
+        sample_src_positions: Tensor,
+        idx_mapping: Tensor,
+        temperature: Tensor,
+        seeds: Tensor,
+        draft_step: Tensor,
+    ) -> Tensor:
         states, drafts = self._request_states, self.draft_tokens  # type: ignore[attr-defined]
         # The runner has entered the tokens that the step decided by then.
         logits, tokens, columns = self.score(
@@ -73,37 +93,7 @@ class Speculator(DraftHead):
         return drawn
 
 
-class _DraftModel(Speculator, StandaloneARSpeculator):  # type: ignore[misc]
-    _reads: Tensor | None = None
-
-    def read_as(self, reads: Tensor) -> None:
-        """Read these tokens, `[V_t]`, in the place of the target's; -1, none, is the first one."""
-        self._reads = reads.int().clamp(min=0)
-
-    def _run_model(self, input_ids: Tensor, *args: Any) -> Tensor:
-        reads = self._reads
-        hidden: Tensor = super()._run_model(input_ids if reads is None else reads[input_ids], *args)
-        return hidden
-
-
-class _Eagle(Speculator, EagleSpeculator):  # type: ignore[misc]
-    pass
-
-
-_SPECULATORS: dict[str, type[Any]] = {"draft_model": _DraftModel, "eagle3": _Eagle}
-
-
-def speculator_for(
-    runner: Any, vllm_config: Any, calibrated: PrunedDrafter | TokenMap | None
-) -> Any:
-    """Make the configuration's speculator, for a runner that has loaded no model yet."""
-    speculative = vllm_config.speculative_config
-    _name_aux_layers(speculative.draft_model_config.hf_config)
-    own = _SPECULATORS[speculative.method](vllm_config, runner.device)
-    return own.serve(runner.req_states, calibrated)
-
-
-def _name_aux_layers(config: Any) -> None:
+def name_aux_layers(config: Any) -> None:
     """Put the layers that EAGLE-3 reads where model runner V2 looks for them.
 
     A checkpoint of vLLM's own format has them inside `eagle_config`. There V1 finds them, and V2

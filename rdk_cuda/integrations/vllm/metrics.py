@@ -29,7 +29,7 @@ from ...dynamic_tokens.sources import is_pruned
 from ...files import read_json, write_json
 from ...functional import Method
 from ...vocabulary import Vocabulary
-from ..draft_arena import DraftArena
+from ..draft_arena import DraftArena, Layout
 
 FOLDER = "RDK_CUDA_METRICS"
 _SECONDS = 5.0  # between two files
@@ -48,6 +48,11 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "put_back_tokens": ("Drafts that were put back, to be rejected.", "cut_by", ("grammar",)),
 }
 _COUNTED = [(name, value) for name, (_, _, values) in _FAMILIES.items() for value in values]
+# On the device a draft counts as its kind, and 4 more where it was accepted.
+_KINDS = _FAMILIES["accepted_tokens"][2]
+_VIRTUAL, _NONE = _KINDS.index("virtual"), _KINDS.index("none")
+_ACCEPTED = len(_KINDS)
+_PUT_BACK, _NO_DRAFT = 2 * _ACCEPTED, 2 * _ACCEPTED + 2  # less one, where -1 is what was offered
 
 
 class Counters:
@@ -63,11 +68,16 @@ class Counters:
 
     def __init__(self, vocabulary: Vocabulary, device: torch.device) -> None:
         self.active = False
-        self._pruned = is_pruned(vocabulary, device)
-        self._sums = torch.zeros(len(_COUNTED), dtype=torch.int64, device=device)
+        pruned = is_pruned(vocabulary) * _VIRTUAL
+        # Of each token, and last of -1. A dynamic one counts one less.
+        self._kinds = torch.nn.functional.pad(pruned, (0, 1), value=_NO_DRAFT).to(device)
+        self._one = torch.ones((), dtype=torch.int64, device=device)
+        self._sums = torch.zeros(_NO_DRAFT + 1, dtype=torch.int64, device=device)
         # Read here to be published: a step's tokens are not known before its copy has ended.
-        pinned = device.type == "cuda"
-        self._copy = torch.zeros_like(self._sums, device="cpu", pin_memory=pinned)
+        self._copy = torch.zeros(
+            len(self._sums), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda"
+        )
+        self._steps: Counter[str] = Counter()
         self._changed, self._next = False, 0.0
         self._writer: threading.Timer | None = None
 
@@ -75,8 +85,7 @@ class Counters:
         self,
         arena: DraftArena,
         drafts: Tensor,
-        offsets: Tensor,
-        slots: Tensor,
+        layout: Layout,
         num_accepted: Tensor,
         method: Method,
         sharded: bool = False,
@@ -85,32 +94,21 @@ class Counters:
 
         Args:
             arena: what the drafts were drawn from.
-            drafts: `[N]`, packed; -1 is none, and behind the last offset is padding.
-            offsets: `[B + 1]` int32. num_accepted: `[B]`.
-            slots: `[B]`, as in `DraftArena.verify`.
+            drafts: `[N]`, packed; -1 is none. layout: theirs. num_accepted: `[B]`.
             method: by which they were verified. sharded: whether logits stayed on their ranks.
         """
         if not self.active or not len(drafts):
             return
-        places = torch.arange(len(drafts), device=drafts.device)
-        request = torch.searchsorted(offsets[1:].contiguous(), places, right=True)
-        request = request.clamp_(max=len(slots) - 1)
-        there = (places < offsets[-1]) & (drafts >= 0)
-        accepted = there & (places - offsets[request] < num_accepted[request])
-        rows = arena.draft_rows(offsets, slots, len(drafts))
-        pruned = self._pruned[drafts.long().clamp(min=0)]
-        dynamic = torch.zeros_like(pruned)
-        if arena.rows.dynamic_tokens is not None:
-            named = arena.rows.dynamic_tokens.flatten(0, 1)
-            named = named[rows.clamp(0, len(named) - 1)]
-            dynamic = pruned & (named == drafts[:, None]).any(1)
-        unknown = there & (rows < 0)
-        known, other = accepted & ~unknown, accepted & unknown
-        kinds = (known & ~pruned, known & dynamic, known & pruned & ~dynamic, other)
-        sums = torch.stack([there ^ unknown, unknown, *kinds]).sum(1)
-        self._sums[: len(sums)] += sums
-        self._sums[_COUNTED.index(("verified_steps", method))] += there.any()
-        self._sums[_COUNTED.index(("sharded_steps", "token"))] += there.any() & sharded
+        kinds, rows = self._kinds[drafts], layout.rows
+        if (named := arena.packed_dynamic_tokens) is not None:
+            own = rows.clamp(0, len(named) - 1) if layout.unknown else rows
+            kinds = kinds.add((named[own] == drafts[:, None]).any(1), alpha=-1)
+        if layout.unknown:
+            kinds = kinds.where((rows >= 0) | (kinds >= _PUT_BACK), _NONE)
+        kinds = kinds.add(num_accepted[layout.request] > layout.place, alpha=_ACCEPTED)
+        self._sums.index_put_((kinds,), self._one, accumulate=True)
+        self._steps[f"verified_steps.{method}"] += 1
+        self._steps["sharded_steps.token"] += sharded
         self._copy.copy_(self._sums, non_blocking=True)
         self._changed = True
 
@@ -120,13 +118,17 @@ class Counters:
         So they are taken from what it drafted: to vLLM they are none, as it has cut them.
         """
         if self.active:
-            self._sums[-1] += drafts
-            self._sums[_COUNTED.index(("drafted_tokens", "known"))] -= drafts
+            self._sums[_PUT_BACK] += drafts
 
     def read(self) -> dict[str, int]:
         """Return the sums, by `NAME.VALUE`, up to the last step whose tokens are known."""
+        sums = self._copy.tolist()
+        accepted, put_back = sums[_ACCEPTED:_PUT_BACK], sums[_PUT_BACK]
+        none = sums[_NONE] + accepted[_NONE]
+        found = [sum(sums[:_PUT_BACK]) - none - put_back, none, *accepted]
+        found += [self._steps[f"{name}.{value}"] for name, value in _COUNTED[len(found) : -1]]
         names = (f"{name}.{value}" for name, value in _COUNTED)
-        return dict(zip(names, self._copy.tolist(), strict=True))
+        return dict(zip(names, [*found, put_back], strict=True))
 
     def publish(self) -> None:
         """Have changed sums written for the server, some seconds after the last time or now.

@@ -14,6 +14,9 @@ rejected. And -1 means "nothing was drafted here" to `rdk::verify`, whatever the
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,12 +48,12 @@ def last_tokens(
     Returns:
         `[num_reqs, window]` int64, newest last, -1 before the first. Padding reads some request's.
     """
-    slots = _existing(idx_mapping, len(total_len)).long()
-    end = total_len[slots].long()[:, None]
+    slots = _existing(idx_mapping, len(total_len))
+    end = total_len[slots][:, None]
     places = end + draft_step + torch.arange(-window, 0, device=end.device)
-    known = all_token_ids[slots[:, None], _existing(places, all_token_ids.shape[1])].long()
+    known = all_token_ids[slots[:, None], _existing(places, all_token_ids.shape[1])]
     drafted = drafts[: len(slots)].gather(1, _existing(places - end, drafts.shape[1]))
-    return known.where(places < end, drafted).where(places >= 0, -1)
+    return known.where(places < end, drafted).masked_fill(places < 0, -1)
 
 
 def sample_draft(
@@ -108,15 +111,15 @@ def sample_draft(
 def rejection_sample(
     target_logits: Tensor,
     draft_sampled: Tensor,
-    cu_num_logits: Tensor,
+    cu_num_logits: Any,
     pos: Tensor,
     idx_mapping: Tensor,
+    idx_mapping_np: Any,
     temperature: Tensor,
     seed: Tensor,
     num_speculative_steps: int,
     arena: DraftArena,
     *,
-    has_distribution: bool = True,
     method: Method = "token",
     top_k: Tensor | None = None,
     top_p: Tensor | None = None,
@@ -129,16 +132,16 @@ def rejection_sample(
             `-inf` where a parameter of the request or a grammar forbids a token.
         draft_sampled: `[num_logits]`, the input token of each row: the request's newest token, then
             its drafts. Those are target ids.
-        cu_num_logits: `[num_reqs + 1]` int32; every request owns at least one row. Rows after the
-            last entry are padding.
+        cu_num_logits: `[num_reqs + 1]`, on the host; every request owns at least one row. Rows
+            after the last entry are padding.
         pos: `[num_logits]`, the positions of the input tokens.
-        idx_mapping: `[num_reqs]`, the slot of each request; negative for padding.
+        idx_mapping: `[num_reqs]`, the slot of each request. idx_mapping_np: its copy on the host;
+            -1 there: the request's drafts are of an n-gram or suffix drafter.
         temperature: `[max_num_reqs]` float32, by slot. 0 is greedy; the logits have been divided by
             the others.
         seed: `[max_num_reqs]` int64, by slot, as given to `DraftArena.draft`.
         num_speculative_steps: the most drafts of a request.
         arena: what was drafted from, in the slots of `idx_mapping`, in place of `draft_logits`.
-        has_distribution: False for drafts of an n-gram or suffix drafter.
         method: of `rdk_cuda.verify`.
         top_k, top_p: `[num_reqs]`, what the rows are still to be truncated by; None: nothing.
         counters: to which what was verified is added.
@@ -158,9 +161,8 @@ def rejection_sample(
         >>> arena = DraftArena(affinity, slots=0, draft_length=2)
         >>> sampled, num_sampled = rejection_sample(
         ...     torch.eye(5)[[1, 2, 3, 4]], torch.tensor([0, 1, 2, 9]),
-        ...     torch.tensor([0, 3, 4], dtype=torch.int32), torch.tensor([7, 8, 9, 4]),
-        ...     torch.tensor([1, 0]), torch.zeros(2), torch.tensor([3, 4]), 2, arena,
-        ...     has_distribution=False)
+        ...     [0, 3, 4], torch.tensor([7, 8, 9, 4]), torch.tensor([1, 0]), [-1, -1],
+        ...     torch.zeros(2), torch.tensor([3, 4]), 2, arena)
         >>> sampled
         tensor([[ 1,  2,  3],
                 [ 4, -1, -1]])
@@ -176,7 +178,6 @@ def rejection_sample(
         arena.device,
         integers={
             "draft_sampled": (draft_sampled, (rows,)),
-            "cu_num_logits": (cu_num_logits, (requests + 1,)),
             "pos": (pos, (rows,)),
             "idx_mapping": (idx_mapping, (requests,)),
             "seed": (seed, tuple(temperature.shape)),
@@ -186,29 +187,33 @@ def rejection_sample(
             "temperature": (temperature, tuple(temperature.shape[:1])),
         },
     )
-    before = torch.arange(requests + 1, dtype=torch.int32, device=arena.device)
-    offsets = cu_num_logits.int() - before  # of each request's rows, the first is no draft
-    drafts = torch.arange(rows - requests, dtype=torch.int32, device=arena.device)
-    request = torch.searchsorted(offsets[1:].contiguous(), drafts, right=True)
-    slots = _existing(idx_mapping, temperature.shape[0])
-    scale = temperature[slots]
-    packed = draft_sampled[_existing(drafts + request + 1, rows)]
+    ends = np.asarray(cu_num_logits, dtype=np.int64)
+    if ends.shape != (requests + 1,):
+        raise ValueError(
+            f"rdk_cuda.integrations.vllm.rejection_sample: cu_num_logits has shape "
+            f"{[*ends.shape]}; needs [{requests + 1}]"
+        )
+    counts = ends[1:] - ends[:-1] - 1  # of each request's rows, the first is no draft
+    inputs = np.arange(counts.sum()) + np.arange(1, requests + 1).repeat(counts)
+    layout = arena.layout(counts, idx_mapping_np, inputs, ends[:-1])
+    scale = temperature[idx_mapping]
+    drafts = draft_sampled[layout.more[0]]
     tokens, num_accepted, _ = arena.verify(
         target_logits,
-        packed,
-        offsets,
-        slots=idx_mapping if has_distribution else None,
-        temperature=(scale != 0).float(),
+        drafts,
+        layout.offsets,
+        layout.rows,
+        temperature=scale.sign(),  # the logits have been divided by it
         draft_temperature=scale,
-        seeds=seed[slots],
-        positions=pos[_existing(cu_num_logits[:-1], rows)].long() + 1,
+        seeds=seed[idx_mapping],
+        positions=pos[layout.more[1]].long() + 1,
         max_draft=num_speculative_steps,
         method=method,
         top_k=top_k,
         top_p=top_p,
     )
     if counters is not None:
-        counters.count(arena, packed, offsets, idx_mapping, num_accepted, method)
+        counters.count(arena, drafts, layout, num_accepted, method)
     return tokens, (tokens != PLACEHOLDER_TOKEN_ID).sum(1, dtype=torch.int32)
 
 

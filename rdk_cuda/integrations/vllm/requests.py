@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from ..draft_arena import upload
 
 
 class Requests:
@@ -21,21 +24,22 @@ class Requests:
         scheduled: `num_scheduled_tokens` of the step that runs, in the scheduler's order.
         may_shard: whether the logits that it computes next may stay in shards.
         group: the ranks that have a shard each of the step's logits; None: rows are whole.
-        decided: `[B, n]` the tokens that the step has decided, -1 for none.
         drafts: `[B]` each, what the step drafts, in the order of the batch that drafts.
     """
+
+    _decided: tuple[Tensor, Tensor]  # the tokens, and the positions of their first ones
+    _first: tuple[Tensor, Tensor] | None
+    _contexts: Tensor  # and room for what is drafted
 
     def __init__(self, runner: Any, max_scheduled: int, longest_prefill: int) -> None:
         self.runner = runner
         self.max_scheduled, self.longest_prefill = max_scheduled, longest_prefill
         self.scheduled: dict[str, int] = {}
         self.may_shard, self.group = False, None
-        self.decided: Tensor | None = None
         self.drafts: list[Tensor] = []
         self._slots: dict[str, int] = {}
         self._seeds: dict[str, int] = {}
-        self._seeds_of_step: Tensor | None = None
-        self._window: Tensor
+        self._seeds_of: tuple[list[str], Tensor] | None = None
         seed = runner.vllm_config.model_config.seed
         self._generator = torch.Generator().manual_seed(seed or 0)
 
@@ -44,6 +48,10 @@ class Requests:
         """Of the requests in the batch, in its order."""
         ids: list[str] = self.runner.input_batch.req_ids
         return ids
+
+    def params(self) -> list[Any]:
+        """`SamplingParams` of each."""
+        return [self.runner.requests[name].sampling_params for name in self.ids]
 
     def begin_step(
         self, scheduled: dict[str, int], has_grammar: bool, resumed: Iterable[str] = ()
@@ -54,12 +62,12 @@ class Requests:
         """
         for name in resumed:
             self._slots.pop(name, None)
-        self.scheduled, self._seeds_of_step = scheduled, None
+        self.scheduled = scheduled
         self.may_shard, self.group = not has_grammar, None
 
     def seeds(self, device: torch.device) -> Tensor:
         """`[B]` int64: the bits of each request's own seed, or of one drawn when asked first."""
-        if self._seeds_of_step is None:
+        if self._seeds_of is None or self._seeds_of[0] != self.ids:
             running = self.runner.requests
             self._seeds = {name: seed for name, seed in self._seeds.items() if name in running}
             for name in self.ids:
@@ -67,27 +75,32 @@ class Requests:
                     given = running[name].sampling_params.seed
                     drawn = torch.randint(2**63 - 1, (), generator=self._generator, device="cpu")
                     self._seeds[name] = int(drawn) if given is None else int(given)
-            own = [(self._seeds[name] + 2**63) % 2**64 - 2**63 for name in self.ids]
-            self._seeds_of_step = torch.tensor(own, dtype=torch.int64, device=device)
-        return self._seeds_of_step
+            own = [self._seeds[name] % 2**64 for name in self.ids]
+            self._seeds_of = [*self.ids], upload(np.array(own, np.uint64).view(np.int64), device)
+        return self._seeds_of[1]
 
-    def contexts(self, width: int) -> Tensor:
-        """`[B, width]` int32, the last tokens of each request, newest last, -1 before the first.
+    def positions(self, num_drafts: Sequence[int]) -> Any:
+        """`[B]` integers, the position of each request's first draft, or of its next token."""
+        scheduled = [self.scheduled[name] for name in self.ids]
+        computed = self.runner.input_batch.num_computed_tokens_cpu[: len(scheduled)]
+        return computed + np.array(scheduled) - np.array(num_drafts)
+
+    def contexts(self, width: int, draft_length: int) -> Tensor:
+        """`[B, width]` integers, the last tokens of each request, newest last, -1 before the first.
 
         They end with what the step has decided and drafted. To be asked for at each draft.
         """
-        if self.drafts:
-            newest = self.drafts[-1][:, None].int()
-            self._window = torch.cat([self._window[:, 1:], newest], 1)
-            return self._window
+        if drafted := len(self.drafts):
+            self._contexts[:, width + drafted - 1] = self.drafts[-1]
+            return self._contexts[:, drafted : drafted + width]
+        (decided, _), (count, _) = self._decided, self._after()
         batch, size = self.runner.input_batch, len(self.ids)
         lengths = torch.from_numpy(batch.num_tokens_no_spec)[:size, None]
         known = self._tokens_at(lengths + torch.arange(-width, 0, device="cpu"), -1)
-        if self.decided is not None:
-            count = (self.decided >= 0).sum(1, keepdim=True)
-            known = torch.cat([known.to(self.decided.device), self.decided.int()], 1)
-            known = known.gather(1, count + torch.arange(width, device=known.device))
-        self._window = known
+        known = torch.cat([upload(known.numpy(), decided.device), decided], 1)
+        places = count[:, None] + torch.arange(width, device=known.device)
+        known = known.gather(1, places)
+        self._contexts = torch.nn.functional.pad(known, (0, draft_length))
         return known
 
     def outputs(self, padding: int) -> Tensor:
@@ -103,23 +116,36 @@ class Requests:
         tokens = torch.from_numpy(self.runner.input_batch.token_ids_cpu)[: len(places)]
         return tokens.gather(1, places.clamp(min=0).long()).masked_fill_(places < 0, missing)
 
-    def begin_drafts(self) -> None:
-        """Begin drafts, each request's in the slot of its place.
+    def decide(self, tokens: Tensor, positions: Tensor) -> None:
+        """Take what the step has decided, `[B, n]` int32 with -1 for none, from these positions on.
 
-        While a prefill goes on, vLLM drops what is drafted behind it, so that has no slot.
+        Then each request drafts in the slot of its place. While a prefill goes on, vLLM drops what
+        is drafted behind it, so that has no slot.
         """
+        self._decided, self._first = (tokens, positions), None
         goes_on = self.runner.discard_request_mask.np
         self._slots = {name: slot for slot, name in enumerate(self.ids) if not goes_on[slot]}
         self.drafts = []
 
+    def first(self) -> Tensor:
+        """`[B]` int64, the position of each request's first draft."""
+        return self._after()[1]
+
+    def _after(self) -> tuple[Tensor, Tensor]:
+        """How many tokens the step has decided, and the position that follows."""
+        if self._first is None:
+            count = (self._decided[0] >= 0).sum(1)
+            self._first = count, self._decided[1] + count
+        return self._first
+
     def take_slots(self) -> list[int]:
         """Where the batch's requests drafted in the last step, once; -1 for those that did not."""
-        slots, self._slots = self._slots, {}
+        slots, self._slots = self._slots if self.drafts else {}, {}
         return [slots.get(name, -1) for name in self.ids]
 
     def forbidden_drafts(
-        self, slots: Sequence[int], num_drafts: Sequence[int], positions: Tensor
-    ) -> dict[int, int]:
+        self, slots: Sequence[int], num_drafts: Sequence[int], positions: Any
+    ) -> list[int]:
         """Find the drafts that requests lost because a grammar forbids them, for no other reason.
 
         vLLM's scheduler drops a draft that a grammar forbids, with those behind it. So
@@ -129,10 +155,10 @@ class Requests:
 
         Args:
             slots: of `take_slots`. num_drafts: `[B]`, those that are left.
-            positions: `[B]`, of the first drafted tokens. Read only where a draft may be lost.
+            positions: `[B]`, of the first drafted tokens.
 
         Returns:
-            By place in the batch.
+            Their requests' places in the batch.
         """
         ids, running, drafted = self.ids, self.runner.requests, len(self.drafts)
         shorter = [
@@ -143,16 +169,15 @@ class Requests:
             and running[ids[b]].sampling_params.structured_outputs is not None
         ]
         if not shorter:
-            return {}
+            return []
         left, before = {}, self.max_scheduled
         for name, count in self.scheduled.items():
             before -= count
             left[name] = before
-        first = positions.tolist()
-        return {
-            b: int(self.drafts[num_drafts[b]][slots[b]])
+        return [
+            b
             for b in shorter
             if left[ids[b]] > 0
             and not 0 < self.longest_prefill <= self.scheduled[ids[b]]
-            and first[b] + num_drafts[b] < self.runner.max_model_len - 1
-        }
+            and positions[b] + num_drafts[b] < self.runner.max_model_len - 1
+        ]

@@ -17,6 +17,8 @@ class ShardedLogits:
     """`compute_logits` of a target in model runner V1, for `"verify_on_shards"`.
 
     Only the first call of a step computes what is sampled from. Others are of a prompt's logprobs.
+    Where vLLM has wrapped the model for CUDA graphs, this is the wrapper's attribute, which vLLM
+    asks first: graphs hold the forward pass alone, and logits are computed behind it.
 
     Args:
         model: vLLM's, which may leave its logits on the ranks that computed them.
@@ -39,7 +41,11 @@ class ShardedLogits:
         requests = self._requests
         first, requests.may_shard = requests.may_shard, False
         sampling = requests.runner.input_batch.sampling_metadata
-        if not first or envs.VLLM_COMPUTE_NANS_IN_LOGITS or needs_whole_rows(sampling):
+        if (
+            not first
+            or envs.VLLM_COMPUTE_NANS_IN_LOGITS
+            or needs_whole_rows(sampling, requests.params())
+        ):
             return self._whole(hidden_states)
         requests.group = get_tp_group().device_group
         return self._local(hidden_states)

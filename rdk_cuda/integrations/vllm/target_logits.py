@@ -13,46 +13,48 @@ are truncated beforehand.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from vllm.model_executor.layers.utils import apply_penalties
-from vllm.v1.sample.logits_processor.builtin import (
-    LogitBiasLogitsProcessor,
-    MinPLogitsProcessor,
-    MinTokensLogitsProcessor,
-)
-from vllm.v1.sample.ops.bad_words import apply_bad_words
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
+from ..draft_arena import upload
 
-class LogitRows(NamedTuple):
+
+class LogitRows:
     """Which request a row of logits belongs to, and which place in it.
+
+    Args:
+        num_drafts: of each request. device: that of the rows.
 
     Attributes:
         counts: how many rows each request has, at least 1.
-        offsets: `[B + 1]` int64, where each request's rows begin, and the number of all rows.
-        request: `[R]` int64, the request of each row.
-        place: `[R]` int64, how many drafts come before the row.
+        offsets: `[B]` int32, where each request's rows begin.
+        request: `[R]` int32, the request of each row.
+        place: `[R]` int32, how many drafts come before the row.
     """
 
-    counts: list[int]
-    offsets: Tensor
-    request: Tensor
-    place: Tensor
+    def __init__(self, num_drafts: Sequence[int], device: torch.device) -> None:
+        self.counts = [drafts + 1 for drafts in num_drafts]
+        self._device = device
 
-    @classmethod
-    def of(cls, num_drafts: Sequence[int], device: torch.device) -> LogitRows:
-        """Make those of requests with these numbers of drafts."""
-        counts = [drafts + 1 for drafts in num_drafts]
-        offsets = torch.tensor([0, *accumulate(counts)], dtype=torch.int64, device=device)
-        request = torch.arange(len(counts), device=device).repeat_interleave(
-            offsets.diff(), output_size=sum(counts)
-        )
-        place = torch.arange(len(request), device=device) - offsets[request]
-        return cls(counts, offsets, request, place)
+    @cached_property
+    def _uploaded(self) -> tuple[Tensor, ...]:
+        """Made when a row's request is asked for: few steps do."""
+        ends = np.cumsum(self.counts)
+        first, request = ends - self.counts, np.arange(len(ends)).repeat(self.counts)
+        parts = first, request, np.arange(len(request)) - first[request]
+        own = upload(np.concatenate(parts).astype(np.int32), self._device)
+        return own.split([len(part) for part in parts])
+
+    offsets = property(lambda self: self._uploaded[0])
+    request = property(lambda self: self._uploaded[1])
+    place = property(lambda self: self._uploaded[2])
 
     def places(self, requests: Iterable[int]) -> list[tuple[int, int, int]]:
         """List the rows of these requests: each one's number, its request, and its place there."""
@@ -78,20 +80,10 @@ class Processed(NamedTuple):
     min_p: Tensor | None = None
 
 
-def add_processors(logitsprocs: Any, vllm_config: Any, device: torch.device) -> None:
-    """Give a batch the processors that vLLM leaves out where it speculates: min-p, logit bias."""
-    kinds = (*logitsprocs.argmax_invariant, *logitsprocs.non_argmax_invariant)
-    pinned = device.type != "cpu"
-    if not any(isinstance(kind, MinPLogitsProcessor) for kind in kinds):
-        logitsprocs.argmax_invariant.append(MinPLogitsProcessor(vllm_config, device, pinned))
-    if not any(isinstance(kind, LogitBiasLogitsProcessor) for kind in kinds):
-        bias = LogitBiasLogitsProcessor(vllm_config, device, pinned)
-        logitsprocs.non_argmax_invariant.append(bias)
-
-
 def processed(
     logits: Tensor,
     sampling: Any,
+    params: Sequence[Any],
     temperature: Tensor,
     rows: LogitRows,
     drafts: Tensor,
@@ -102,7 +94,8 @@ def processed(
 
     Args:
         logits: `[R, V_t]`, with `-inf` where a grammar forbids a token. They are not changed.
-        sampling: vLLM's `SamplingMetadata`.
+        sampling: vLLM's `SamplingMetadata`. params: each request's `SamplingParams`, for what vLLM
+            leaves out where it speculates: min-p, logit bias.
         temperature: `[B]` float32, 0 for greedy requests.
         rows: of the requests of `sampling`.
         drafts: `[N]`, packed.
@@ -111,10 +104,11 @@ def processed(
     """
     steps = [
         *_masks(sampling, rows),
-        *_biases(sampling, rows),
+        *_minimums(sampling, rows),
+        *_biases(params, rows),
         *_penalties(sampling, rows, drafts, outputs),
     ]
-    limits = _limits(sampling)
+    limits = _limits(sampling, params, logits.device)
     limited = any(limit is not None for limit in limits)
     truncate = truncate and limited
     own = logits.to(torch.float32, copy=True) if steps or truncate else logits
@@ -147,33 +141,28 @@ def _truncated(
     return truncated
 
 
-def needs_whole_rows(sampling: Any) -> bool:
+def needs_whole_rows(sampling: Any, params: Sequence[Any]) -> bool:
     """Whether a request changes rows of logits, cuts them off, or asks for log-probabilities."""
     return (
         sampling.allowed_token_ids_mask is not None
         or bool(sampling.bad_words_token_ids)
-        or bool(_biasing(sampling))
+        or bool(_delaying(sampling))
+        or any(own.logit_bias or own.min_p for own in params)
         or not sampling.no_penalties
-        or any(limit is not None for limit in _limits(sampling))
+        or (not sampling.all_greedy and (sampling.top_k is not None or sampling.top_p is not None))
         or sampling.max_num_logprobs is not None
         or bool(sampling.logprob_token_ids)
     )
 
 
-def _limits(sampling: Any) -> tuple[Tensor | None, ...]:
+def _limits(
+    sampling: Any, params: Sequence[Any], device: torch.device
+) -> tuple[Tensor | None, ...]:
     """Top-k, top-p and min-p; of greedy requests alone, none."""
     if sampling.all_greedy:
         return (None,) * len(_LIMITS)
-    return sampling.top_k, sampling.top_p, _min_p(sampling)
-
-
-def _min_p(sampling: Any) -> Tensor | None:
-    """`[B]`, None where no request has it."""
-    for processor in sampling.logitsprocs.argmax_invariant:
-        if isinstance(processor, MinPLogitsProcessor) and processor.min_p_count:
-            min_p: Tensor = processor.min_p[:, 0]
-            return min_p
-    return None
+    min_p = np.array([own.min_p for own in params], dtype=np.float32)
+    return sampling.top_k, sampling.top_p, upload(min_p, device) if min_p.any() else None
 
 
 def _masks(sampling: Any, rows: LogitRows) -> list[Any]:
@@ -183,60 +172,50 @@ def _masks(sampling: Any, rows: LogitRows) -> list[Any]:
         steps.append(lambda logits: logits.masked_fill_(mask[rows.request], -torch.inf))
     if sampling.bad_words_token_ids:
         words = sampling.bad_words_token_ids
-        places = rows.places(words)
         longest = max(len(word) for own in words.values() for word in own)
         ends = {b: sampling.output_token_ids[b][-longest:] for b in words}
         drafted = sampling.spec_token_ids or {b: [] for b in words}
-
-        def without_bad_words(logits: Tensor) -> Tensor:
-            before = {row: [*ends[b], *drafted[b][:j]] for row, b, j in places}
-            apply_bad_words(logits, {row: words[b] for row, b, _ in places}, before)
-            return logits
-
-        steps.append(without_bad_words)
+        before = {(b, j): [*ends[b], *drafted[b][:j]] for _, b, j in rows.places(words)}
+        found = [
+            (row, word[-1], -torch.inf)
+            for row, b, j in rows.places(words)
+            for word in words[b]
+            if before[b, j][max(0, len(before[b, j]) - len(word) + 1) :] == word[:-1]
+        ]
+        steps.append(lambda logits: _added(logits, found))
     return steps
 
 
-def _biases(sampling: Any, rows: LogitRows) -> list[Any]:
-    steps: list[Any] = []
-    for processor in _biasing(sampling):
-        if isinstance(processor, MinTokensLogitsProcessor):
-            # As if every row were a draft: so a stop token is allowed after enough drafts, too.
-            def at_least(logits: Tensor, processor: Any = processor) -> Tensor:
-                result: Tensor = processor.apply_with_spec_decode(logits, rows.counts)
-                return result
+def _minimums(sampling: Any, rows: LogitRows) -> list[Any]:
+    """As if every row were a draft: so a stop token is allowed after enough drafts, too."""
 
-            steps.append(at_least)
-        else:
-            steps.append(lambda logits, processor=processor: _biased(logits, processor, rows))
-    return steps
+    def step(processor: Any) -> Any:
+        return lambda logits: processor.apply_with_spec_decode(logits, rows.counts)
+
+    return [step(processor) for processor in _delaying(sampling)]
 
 
-def _biasing(sampling: Any) -> list[Any]:
-    return [
-        processor
-        for processor in sampling.logitsprocs.non_argmax_invariant
-        if (
-            processor.min_toks
-            if isinstance(processor, MinTokensLogitsProcessor)
-            else processor.biases
-        )
-    ]
+def _delaying(sampling: Any) -> list[Any]:
+    processors = sampling.logitsprocs.non_argmax_invariant
+    return [each for each in processors if getattr(each, "min_toks", None)]
 
 
-def _biased(logits: Tensor, processor: Any, rows: LogitRows) -> Tensor:
-    places = [
+def _biases(params: Sequence[Any], rows: LogitRows) -> list[Any]:
+    biased = [b for b, own in enumerate(params) if own.logit_bias]
+    found = [
         (row, token, bias)
-        for row, request, _ in rows.places(processor.biases)
-        for token, bias in processor.biases[request].items()
+        for row, b, _ in rows.places(biased)
+        for token, bias in params[b].logit_bias.items()
     ]
-    if places:
-        row, token, bias = zip(*places, strict=True)
-        at = (
-            torch.tensor(row, dtype=torch.int64, device=logits.device),
-            torch.tensor(token, dtype=torch.int64, device=logits.device),
-        )
-        logits[at] += torch.tensor(bias, dtype=torch.float32, device=logits.device)
+    return [lambda logits: _added(logits, found)] if found else []
+
+
+def _added(logits: Tensor, found: list[tuple[int, int, float]]) -> Tensor:
+    """The logits with a value added at each row and token, these once each."""
+    if found:
+        row, token, value = zip(*found, strict=True)
+        at = upload(np.array([row, token]), logits.device).unbind()
+        logits[at] += upload(np.array(value, np.float32), logits.device)
     return logits
 
 
@@ -251,10 +230,10 @@ def _penalties(
         own = torch.nn.functional.pad(drafts.to(logits.device), (0, max(rows.counts)))
         steps = torch.arange(max(rows.counts) - 1, device=logits.device)
         # Of request b, draft j is number `offsets[b] - b + j`.
-        first = rows.offsets[:-1] - torch.arange(len(rows.counts), device=logits.device)
+        first = rows.offsets - torch.arange(len(rows.counts), device=logits.device)
         drafted = own[first[:, None] + steps][rows.request]
         drafted = drafted.masked_fill(steps >= rows.place[:, None], padding)
-        before = outputs(padding).to(logits.device)[rows.request]
+        before = upload(outputs(padding).numpy(), logits.device)[rows.request]
         penalties = (
             sampling.presence_penalties,
             sampling.frequency_penalties,

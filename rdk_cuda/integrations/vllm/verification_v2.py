@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from vllm.config.model import PROCESSED_LOGPROBS_MODES
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
 from ...functional import Method
+from ..draft_arena import upload
 from .drafting_v2 import Speculator
 from .model_runner_v2 import rejection_sample
 
@@ -24,17 +25,18 @@ from .model_runner_v2 import rejection_sample
 class TokenSampler(Sampler):  # type: ignore[misc]
     """`Sampler` of a step without drafts; and what both samplers share, `decide`.
 
-    Args:
-        own: vLLM's sampler, whose state it takes over. vLLM's is no longer used then.
+    Attributes:
         speculator: whose drafts to decide.
         method: of `rdk_cuda.verify`.
     """
 
-    def __init__(self, own: Sampler, speculator: Speculator, method: Method) -> None:
-        self.__dict__.update(vars(own))
-        self.speculator, self.method = speculator, method
-        # The same for every step of an engine: a tie may be judged otherwise by vLLM's functions.
-        self.truncates = own.return_sampling_mask or own.logprobs_mode in PROCESSED_LOGPROBS_MODES
+    speculator: Speculator
+    method: Method
+
+    @property
+    def truncates(self) -> bool:
+        """Of every step of an engine alike: vLLM's functions may judge a tie otherwise."""
+        return bool(self.return_sampling_mask) or self.logprobs_mode.startswith("processed")
 
     def _sample_random(
         self,
@@ -53,10 +55,9 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         if self.truncates:
             processed_logits = apply_top_k_top_p(processed_logits, top_k, top_p)
             top_k = top_p = None
-        rows = torch.arange(len(pos) + 1, dtype=torch.int32, device=pos.device)
-        no_drafts = torch.zeros_like(pos)
+        one_each = range(len(pos) + 1)
         tokens, _ = self.decide(
-            processed_logits, no_drafts, rows, pos, expanded_idx_mapping, top_k, top_p
+            processed_logits, pos, one_each, pos, expanded_idx_mapping, idx_mapping_np, top_k, top_p
         )
         return tokens[:, 0].contiguous(), processed_logits
 
@@ -76,9 +77,10 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         self,
         logits: Tensor,
         draft_sampled: Tensor,
-        cu_num_logits: Tensor,
+        cu_num_logits: Any,
         pos: Tensor,
         idx_mapping: Tensor,
+        idx_mapping_np: Any,
         top_k: Tensor | None,
         top_p: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
@@ -89,6 +91,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             cu_num_logits,
             pos,
             idx_mapping,
+            idx_mapping_np,
             states.temperature.gpu,
             states.seeds.gpu,
             self.speculator.arena.draft_length,
@@ -112,6 +115,7 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
 
     validated: frozenset[str] = frozenset()
     _compared: Tensor | None = None
+    _ends: Any  # of the rows of each request that is still to be verified
 
     def __call__(
         self,
@@ -121,13 +125,12 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
         invalid_drafts: Tensor | None = None,
     ) -> Any:
         """Decide a step with drafts, with vLLM's arguments."""
-        self._compared = None
+        self._compared, self._ends = None, input_batch.cu_num_logits_np
         if invalid_drafts is not None:
-            slots = len(self.sampler.needs_logits_processing)
-            flags = torch.zeros(slots, dtype=torch.bool, device="cpu")
+            flags = np.zeros(len(self.sampler.needs_logits_processing), dtype=bool)
             named = zip(input_batch.req_ids, input_batch.idx_mapping_np.tolist(), strict=False)
             flags[[slot for name, slot in named if name in self.validated]] = True
-            self._compared = flags.to(logits.device)
+            self._compared = upload(flags, logits.device)
         return super().__call__(logits, input_batch, draft_logits, invalid_drafts)
 
     def _put_back(self, logits: Tensor, drawn: Tensor, judged: Tensor, compared: Tensor) -> Tensor:
@@ -178,13 +181,17 @@ class Verifier(RejectionSampler):  # type: ignore[misc]
         top_k = top_p = None
         if not sampler.truncates:
             top_k, top_p = sampler.limits(idx_mapping, idx_mapping_np)
+        # vLLM hands over a batch in pieces where its rows are many.
+        ends = self._ends[: len(idx_mapping_np) + 1]
+        self._ends = self._ends[len(idx_mapping_np) :]
         sampled, num_sampled = sampler.decide(
-            processed, verify_draft_sampled, cu_num_logits, pos, idx_mapping, top_k, top_p
+            processed,
+            verify_draft_sampled,
+            ends - ends[0],
+            pos,
+            idx_mapping,
+            idx_mapping_np,
+            top_k,
+            top_p,
         )
         return processed, sampled, num_sampled
-
-
-def samplers_for(runner: Any, method: Method) -> tuple[TokenSampler, Verifier]:
-    """Make the samplers of a runner that has loaded its models."""
-    sampler = TokenSampler(runner.sampler, runner.speculator, method)
-    return sampler, Verifier(sampler, runner.speculative_config, runner.device)

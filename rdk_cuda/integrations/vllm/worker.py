@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import vllm
 from vllm.distributed.parallel_state import get_tp_group
-from vllm.logger import init_logger
 from vllm.v1.sample import logits_processor
 from vllm.v1.worker.cpu_worker import CPUWorker as EngineCPUWorker
 from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
@@ -21,19 +20,19 @@ from .configuration import (
     TESTED,
     WorkerOptions,
     options,
+    refuse_other_drafting,
     refuse_other_tokenizers,
     refuse_unsupported,
 )
-from .drafting import PROPOSERS
+from .drafting import Proposer
 from .metrics import Counters
 from .plugin import NOT_SERVED, registered
 from .requests import Requests
 from .sharded_logits import ShardedLogits
-from .target_logits import add_processors
 from .token_map import load_token_map
 from .verification import TokenSampler, Verifier
 
-_LOGGER = init_logger(f"vllm.{__name__}")  # under the name that vLLM configures
+_LOGGER = logging.getLogger(f"vllm.{__name__}")  # under the name that vLLM configures
 
 
 def _is_true_here(record: logging.LogRecord) -> bool:
@@ -65,10 +64,17 @@ class _Serving:
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         if directory is not None and not maps and runner.device.type != "cpu":
             calibrated = load_pruned(directory, device=runner.device)[0]
+        refuse_other_drafting(runner.speculator if v2 else runner.drafter)
         if v2:
-            from .drafting_v2 import speculator_for
+            from .drafting_v2 import Speculator, name_aux_layers
 
-            runner.speculator = speculator_for(runner, config, calibrated)
+            name_aux_layers(config.speculative_config.draft_model_config.hf_config)
+            adopt(
+                runner.speculator,
+                Speculator,
+                _request_states=runner.req_states,
+                _calibrated=calibrated,
+            )
         else:
             self._requests = _serve(runner, config, calibrated, self._options)
 
@@ -76,10 +82,11 @@ class _Serving:
         super().load_model(**kwargs)  # type: ignore[misc]
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         if self.use_v2_model_runner:  # type: ignore[attr-defined]
-            from .verification_v2 import samplers_for
+            from .verification_v2 import TokenSampler, Verifier
 
-            runner.sampler, self._verifier = samplers_for(runner, self._options.verification)
-            runner.rejection_sampler = self._verifier
+            method = self._options.verification
+            adopt(runner.sampler, TokenSampler, speculator=runner.speculator, method=method)
+            self._verifier = adopt(runner.rejection_sampler, Verifier)
         elif self._options.verify_on_shards and get_tp_group().world_size > 1:
             requests = cast(Requests, self._requests)
             self._on_shards = True
@@ -155,15 +162,19 @@ class GPUWorker(_Serving, EngineGPUWorker):  # type: ignore[misc]
 
 
 def _serve(runner: Any, vllm_config: Any, calibrated: Any, own_options: WorkerOptions) -> Requests:
-    scheduler, speculative = vllm_config.scheduler_config, vllm_config.speculative_config
+    scheduler = vllm_config.scheduler_config
     most = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
     requests = Requests(runner, most, scheduler.long_prefill_token_threshold)
-    proposer = PROPOSERS[speculative.method](vllm_config, runner.device, runner)
-    runner.drafter = proposer.serve(requests, calibrated)
-    own = runner.sampler
-    sampler = TokenSampler(own.logprobs_mode, own.use_fp64_gumbel)
-    sampler.serve(requests, proposer, own_options.verification)
-    runner.sampler = sampler
-    runner.rejection_sampler = Verifier(sampler, speculative, runner.device)
-    add_processors(runner.input_batch.logitsprocs, vllm_config, runner.device)
+    proposer = adopt(runner.drafter, Proposer, _requests=requests, _calibrated=calibrated)
+    own = {"requests": requests, "proposer": proposer, "method": own_options.verification}
+    adopt(runner.sampler, TokenSampler, **own)
+    adopt(runner.rejection_sampler, Verifier)
     return requests
+
+
+def adopt(own: Any, ours: type[Any], **attributes: Any) -> Any:
+    """Make an object of vLLM one of ours, which does what it has done but for our functions."""
+    kind = ours if issubclass(ours, type(own)) else type(ours.__name__, (ours, type(own)), {})
+    own.__class__ = kind
+    vars(own).update(attributes)
+    return own
