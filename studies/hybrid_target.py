@@ -125,7 +125,7 @@ def trained(
 
 
 def divergence(hidden: Tensor, head: Tensor, logits: Tensor) -> Tensor:
-    """Of a drafter's distributions from the target's, in nats a position."""
+    """Compare a drafter's distributions with the target's, in nats a position."""
     log_q, log_p = (hidden @ head.T).log_softmax(-1), logits.log_softmax(-1)
     whole = torch.nn.functional.kl_div(log_q, log_p, log_target=True, reduction="sum")
     return whole / hidden[..., 0].numel()
@@ -151,7 +151,7 @@ def head_steps(target: Any, network: MtpNetwork, run: Run, steps: int) -> Iterat
 
 
 def new_block(target: Any) -> BlockNetwork:
-    """A DFlash drafter with random weights."""
+    """Make a DFlash drafter with random weights."""
     text = target.config
     sizes = ["vocab_size", "hidden_size", "intermediate_size", "num_attention_heads"]
     sizes += ["num_key_value_heads", "head_dim", "max_position_embeddings"]
@@ -190,7 +190,7 @@ def block_steps(target: Any, network: BlockNetwork, run: Run, steps: int) -> Ite
 
 
 def write_block(network: BlockNetwork, folder: Path) -> None:
-    """As z-lab publishes DFlash, in float16."""
+    """Write it as z-lab publishes DFlash, in float16."""
     folder.mkdir()
     config = network.config
     fields = json.loads(config.layer.to_json_string()) | {"block_size": config.block}

@@ -153,12 +153,12 @@ def continued(
 
 
 def writer(keep: float, how: str, decoder: SpeculativeDecoder, tokens: int) -> Writer:
-    """Of a decoder."""
+    """Make one of a decoder."""
     return Writer(keep, how, lambda prompt, t, seed: continued(decoder, prompt, t, seed, tokens))
 
 
 def peer(how: str, model: Any, tokens: int, **options: Any) -> Writer | Row:
-    """The library's `generate` with these options; a row with the reason if it refuses them."""
+    """Make one of the library's `generate` with options, or a row that says why it refuses them."""
 
     def write(prompt: list[int], temperature: float, seed: int) -> Measured:
         given: dict[str, Any] = {"temperature": temperature, "seed": seed, "tokens": tokens}
@@ -174,7 +174,7 @@ def peer(how: str, model: Any, tokens: int, **options: Any) -> Writer | Row:
 def peers_of(
     stack: ExitStack, model: Any, network: MtpNetwork, block: BlockNetwork | None, tokens: int
 ) -> list[Writer | Row]:
-    """The library with the same heads, and ours with the block drafter."""
+    """List the library with the same heads, and ours with the block drafter."""
     found = [peer(MTP, model, tokens, **stack.enter_context(library_mtp(model, network)))]
     if block is None:
         first = found[0]

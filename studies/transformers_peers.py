@@ -51,7 +51,7 @@ def library_mtp(model: Any, network: MtpNetwork) -> Iterator[dict[str, Any]]:
 
 
 def library_block(network: BlockNetwork) -> Any:
-    """A DFlash drafter as the library's class for it, whose names differ."""
+    """Make the library's own model of a DFlash drafter, whose names differ."""
     from transformers.models.muse_glimmer_assistant import (
         modeling_muse_glimmer_assistant as library,
     )
@@ -89,7 +89,7 @@ def generated(
     tokens: int,
     **options: Any,
 ) -> tuple[list[int], Measured]:
-    """What the library's `generate` writes, and how it went."""
+    """Continue a prompt by the library's `generate`; returns the text, and how it went."""
     passes = [0]
 
     def count(*_: Any) -> None:

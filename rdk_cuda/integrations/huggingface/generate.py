@@ -155,7 +155,7 @@ class Generate:
             text = load_text_drafter(directory, device=device)
             pair = {"tokenizer": text.tokenizer, "drafter_tokenizer": text.drafter_tokenizer}
             return cls(text.model, text.affinity, **{**pair, **options})
-        drafter: Any = None
+        drafter: Any
         if target is None:
             model, pruned, settings = load_drafter(directory, device=device)
             drafter = drafting_model(model, pruned)

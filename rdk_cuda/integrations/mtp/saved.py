@@ -31,7 +31,7 @@ class MtpCheckpoint(Eagle3Checkpoint):
     network: MtpNetwork
 
     def full_head(self, target: Any) -> Tensor:
-        """`[V_t, d]`, which nothing is copied of."""
+        """Return `[V_t, d]`, of which nothing is copied."""
         weight: Tensor = self.network.lm_head.weight
         return weight
 
@@ -73,6 +73,6 @@ def read_mtp_checkpoint(path: str | PathLike[str], target: Any) -> MtpCheckpoint
 def load_state_drafter(
     directory: str | PathLike[str], target: Any
 ) -> tuple[Eagle3Drafter, PrunedDrafter, dict[str, Any]]:
-    """As `rdk_cuda.integrations.eagle3.load_state_drafter`, also of a multi-token head."""
+    """Read as `rdk_cuda.integrations.eagle3.load_state_drafter`, also a multi-token head."""
     native = is_mtp(Path(directory) / MODEL)
     return load_of(directory, target, read_mtp_checkpoint if native else read_checkpoint)
