@@ -25,7 +25,7 @@ from rdk_cuda.recipes.stages.stage import State
 from rdk_cuda.vocabulary import Vocabulary
 
 from ..tiny_models import VOCABULARY
-from .calibrating import digests, write_texts
+from .calibrating import Pair, digests, write_texts
 from .conftest import Desk
 
 SMALL = ("--steps", "20", "--batch", "2", "--prompt", "8", "--tokens", "24")
@@ -36,13 +36,12 @@ def _few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distill, "HELD_OUT_TEXTS", 16)
 
 
-def command(desk: Desk, folder: Path, *options: object) -> list[str]:
+def command(pair: Pair, drafter: Path, folder: Path, *options: object) -> list[str]:
     """What follows `python -m rdk_cuda`."""
     folder.mkdir(exist_ok=True)
     files = write_texts(folder / "text", count=21)
-    said = ("--target", desk.pair[0], "--text", *files[:5], "--held-out", *files[5:])
-    where = (desk.calibrated.saved, *said, "--out", folder / "out")
-    return ["distill", *map(str, (*where, *SMALL, *options))]
+    said = ("--target", pair[0], "--text", *files[:5], "--held-out", *files[5:])
+    return ["distill", *map(str, (drafter, *said, "--out", folder / "out", *SMALL, *options))]
 
 
 @pytest.mark.ci
@@ -50,7 +49,7 @@ def command(desk: Desk, folder: Path, *options: object) -> list[str]:
 def test_it_writes_a_calibrated_directory_that_more_is_accepted_of(desk: Desk, train: str) -> None:
     options = ("--train", train, "--loss", "tv", "lk", "--learning-rate", "0.01")
     before = digests(desk.calibrated.saved)
-    assert main(command(desk, desk.folder, *options)) == 0
+    assert main(command(desk.pair, desk.calibrated.saved, desk.folder, *options)) == 0
     assert digests(desk.calibrated.saved) == before
     model, drafter, settings = load_drafter(desk.out)
     came_model, came, calibration = load_drafter(desk.calibrated.saved)
@@ -75,7 +74,7 @@ def test_it_writes_a_calibrated_directory_that_more_is_accepted_of(desk: Desk, t
 
 def test_a_drafter_that_is_not_better_is_not_written(desk: Desk) -> None:
     options = ("--learning-rate", "100", "--data", "text")
-    assert main(command(desk, desk.folder, *options)) == 1
+    assert main(command(desk.pair, desk.calibrated.saved, desk.folder, *options)) == 1
     assert "not above 0: nothing was written" in desk.capsys.readouterr().out
     assert not desk.out.exists()
     assert not list(desk.folder.glob("*.tmp"))
@@ -94,7 +93,7 @@ def test_an_interrupted_run_writes_the_same_files_later(
     """With several losses in the last training."""
     whole, halves = desk.folder / "whole", desk.folder / "halves"
     options = ("--learning-rate", *options)
-    assert main(command(desk, whole, *options)) == 0
+    assert main(command(desk.pair, desk.calibrated.saved, whole, *options)) == 0
 
     class Interrupting(distill.Distillation):
         def run(self, each: Any, report: Any = None) -> PrunedDrafter:
@@ -106,13 +105,13 @@ def test_an_interrupted_run_writes_the_same_files_later(
 
     with desk.patch.context() as patch:
         patch.setattr(distill, "Distillation", Interrupting)
-        assert main(command(desk, halves, *options)) == 130
+        assert main(command(desk.pair, desk.calibrated.saved, halves, *options)) == 130
     assert "The same command goes on from" in desk.capsys.readouterr().err
-    others = command(desk, halves, *options)
+    others = command(desk.pair, desk.calibrated.saved, halves, *options)
     others[others.index("--out") - 1] = str(write_texts(halves / "more", count=22)[21])
     assert main(others) == 2  # what it is measured on has changed
     assert "is of another training" in desk.capsys.readouterr().err
-    assert main(command(desk, halves, *options)) == 0
+    assert main(command(desk.pair, desk.calibrated.saved, halves, *options)) == 0
     assert digests(whole / "out") == digests(halves / "out")
 
 
@@ -130,13 +129,13 @@ def test_an_interrupted_run_writes_the_same_files_later(
 def test_what_cannot_be_trained_is_refused_in_a_sentence(
     desk: Desk, options: tuple[str, ...], message: str
 ) -> None:
-    assert main(command(desk, desk.folder, *options)) == 2
+    assert main(command(desk.pair, desk.calibrated.saved, desk.folder, *options)) == 2
     assert message in desk.capsys.readouterr().err
     assert not desk.out.exists()
 
 
 def test_too_few_held_out_documents_are_refused(desk: Desk) -> None:
-    line = command(desk, desk.folder)
+    line = command(desk.pair, desk.calibrated.saved, desk.folder)
     place = line.index("--held-out")
     assert main([*line[: place + 2], *line[line.index("--out") :]]) == 2
     assert "1 document is held out; needs 4" in desk.capsys.readouterr().err

@@ -19,13 +19,32 @@ from rdk_cuda.functional import redistribute
 from rdk_cuda.integrations.huggingface.saved_drafter import load_drafter, save_drafter
 from rdk_cuda.labs.steering import SteeredModel, Steering, generate_from, load_steered, steered_read
 from rdk_cuda.labs.steering.__main__ import main
+from rdk_cuda.recipes import distill
 from rdk_cuda.recipes.inputs.pairs import ModelPair
 from rdk_cuda.vocabulary import Vocabulary
 
 from ..cli.calibrating import Pair, digests, settings_of
 from ..cli.conftest import Calibrated, _quick, calibrated, texts  # noqa: F401  (fixtures)
-from ..cli.test_distill import Observed, _few_texts, command, made  # noqa: F401
+from ..cli.test_distill import _few_texts, command  # noqa: F401
 from ..tiny_models import VOCABULARY
+
+
+class Observed(distill.Distillation):
+    """Notes each training, and what its parameters are at first."""
+
+    made: list[tuple[Observed, list[torch.Tensor]]]
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.made.append((self, self._copy()))
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Observed, list[torch.Tensor]]]:
+    """The trainings of a test."""
+    monkeypatch.setattr(Observed, "made", [], raising=False)
+    monkeypatch.setattr(distill, "Distillation", Observed)
+    return Observed.made
 
 
 def random_steering(calibrated: Calibrated, tiny: ModelPair, folder: Path) -> Path:
