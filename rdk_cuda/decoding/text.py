@@ -284,5 +284,6 @@ def _matrix(affinity: Affinity) -> Tensor:
     offsets = affinity.row_offsets.cpu().long()
     rows = torch.arange(affinity.draft_size, device="cpu").repeat_interleave(offsets.diff())
     masses = to_float64(differences(affinity.row_cdf.cpu(), offsets))
+    places = torch.stack([rows, affinity.row_targets.cpu()])
     size = affinity.draft_size, affinity.target_size
-    return torch.sparse_coo_tensor(torch.stack([rows, affinity.row_targets.cpu()]), masses, size)
+    return torch.sparse_coo_tensor(places, masses, size, device="cpu")
