@@ -284,6 +284,6 @@ def _matrix(affinity: Affinity) -> Tensor:
     offsets = affinity.row_offsets.cpu().long()
     rows = torch.arange(affinity.draft_size, device="cpu").repeat_interleave(offsets.diff())
     masses = to_float64(differences(affinity.row_cdf.cpu(), offsets))
-    size = affinity.draft_size, affinity.target_size
     places = torch.stack([rows, affinity.row_targets.cpu()])
-    return torch.sparse_coo_tensor(places, masses, size, dtype=torch.float64, device="cpu")
+    size = affinity.draft_size, affinity.target_size
+    return torch.sparse_coo_tensor(places, masses, size, device="cpu")
