@@ -7,8 +7,6 @@
 // which takes positions in order and never reads a row after the first rejection. Both take the
 // same sums in the same order, so the tokens are the same.
 
-#include "verify.h"
-
 #include "launch_kernel.cuh"
 #include "ticket.cuh"
 #include "verify_block.cuh"
@@ -35,26 +33,25 @@ struct TargetSteps {
   int64_t mask_stride;
   int chunks;  // of a row
 
-  __device__ __forceinline__ Place place(int chunk) const {
+  RDK_DEVICE Place place(int chunk) const {
     Place place{0, 0};
     advance(chunk, &place);
     return place;
   }
   // No division: most steps stay in the row or go to the next.
-  __device__ __forceinline__ void advance(int by, Place* place) const {
+  RDK_DEVICE void advance(int by, Place* place) const {
     for (place->chunk += by; place->chunk >= chunks; place->chunk -= chunks) {
       ++place->step;
     }
   }
-  __device__ __forceinline__ void copy(const Place& place, uint4* landing) const {
+  RDK_DEVICE void copy(const Place& place, uint4* landing) const {
     row(place).copy(place.chunk, landing);
   }
   template <typename Source>
-  __device__ __forceinline__ float scaled_chunk(const Place& place, Source source,
-                                                float (&z)[kPerLane]) const {
+  RDK_DEVICE float scaled_chunk(const Place& place, Source source, float (&z)[kPerLane]) const {
     return row(place).scaled_chunk(place.chunk, source, z);
   }
-  __device__ __forceinline__ TargetColumns<T, C> row(const Place& place) const {
+  RDK_DEVICE TargetColumns<T, C> row(const Place& place) const {
     TargetColumns<T, C> columns = first;
     columns.logits.advance(place.step * stride);
     columns.mask.advance(place.step * mask_stride);
@@ -64,8 +61,8 @@ struct TargetSteps {
 
 // By one warp: what is known of a step's draft, for the block that decides.
 template <typename T, typename D, typename C>
-__device__ __forceinline__ void look_ahead(const VerifyLaunch& launch, const Sequence& sequence,
-                                           int step, const C& cut, Position* position) {
+RDK_DEVICE void look_ahead(const VerifyLaunch& launch, const Sequence& sequence, int step,
+                           const C& cut, Position* position) {
   const TargetColumns<T, C> columns = target_row<T>(launch.params, sequence, step, cut);
   look_up<D>(
       launch, sequence, step, 0, cut, [&](int token) { return columns.logit(token); }, position);
@@ -78,10 +75,9 @@ __device__ __forceinline__ void look_ahead(const VerifyLaunch& launch, const Seq
 // through the chunks of all positions in one count, so that its loads stay in flight from one row
 // to the next.
 template <typename T, typename D, typename C>
-__device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const Sequence& sequence,
-                                              int first, int last, int target_chunks,
-                                              int draft_chunks, int split, const C& cut,
-                                              uint4* ring, Position* positions) {
+RDK_DEVICE void sum_positions(const VerifyLaunch& launch, const Sequence& sequence, int first,
+                              int last, int target_chunks, int draft_chunks, int split,
+                              const C& cut, uint4* ring, Position* positions) {
   const VerifyParams& params = launch.params;
   const int summing = launch.splits - (launch.has_scout() ? 1 : 0);
   const int stride = summing * kWarps;
@@ -118,10 +114,9 @@ __device__ __forceinline__ void sum_positions(const VerifyLaunch& launch, const 
 // Decides the positions [first, last], whose sums are complete, one warp for each. True if the
 // sequence has its token, or a pass that will give it.
 template <typename T, typename D, typename C>
-__device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
-                                                 const Sequence& sequence, int first, int last,
-                                                 int draft_chunks, const C& cut,
-                                                 unsigned char* shared, Position* positions) {
+RDK_DEVICE bool decide_positions(const VerifyLaunch& launch, const Sequence& sequence, int first,
+                                 int last, int draft_chunks, const C& cut, unsigned char* shared,
+                                 Position* positions) {
   int64_t* tokens = launch.params.tokens + sequence.index * (launch.params.max_draft + 1);
 #pragma unroll 1
   for (int begin = first; begin <= last; begin += kWarps) {
@@ -161,10 +156,9 @@ __device__ __forceinline__ bool decide_positions(const VerifyLaunch& launch,
 // The same of rows that may be cut: within limits one after the other, since those behind a
 // rejection are not cut.
 template <typename T, typename D, typename C>
-__device__ __forceinline__ bool decide_within(const VerifyLaunch& launch, const Sequence& sequence,
-                                              int first, int last, int draft_chunks,
-                                              const RowLimits<C>& limits, unsigned char* shared,
-                                              Position* positions) {
+RDK_DEVICE bool decide_within(const VerifyLaunch& launch, const Sequence& sequence, int first,
+                              int last, int draft_chunks, const RowLimits<C>& limits,
+                              unsigned char* shared, Position* positions) {
   const bool cuts = limits.any();
   const int together = cuts ? 1 : last - first + 1;
   bool ended = false;
@@ -172,8 +166,7 @@ __device__ __forceinline__ bool decide_within(const VerifyLaunch& launch, const 
   for (int step = first; step <= last && !ended; step += together) {
     C cut = C::nothing();
     if constexpr (C::kCuts) {
-      auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
-      if (cuts) cut = cut_row<T>(launch, sequence, step, limits, scratch);
+      if (cuts) cut = cut_step<T>(launch, sequence, step, limits, shared);
     }
     ended = decide_positions<T, D>(launch, sequence, step, step + together - 1, draft_chunks, cut,
                                    shared, positions);
@@ -181,19 +174,10 @@ __device__ __forceinline__ bool decide_within(const VerifyLaunch& launch, const 
   return ended;
 }
 
-template <typename C>
-__device__ __forceinline__ void clear_tokens(const VerifyParams& params, int64_t sequence) {
-#pragma unroll 1
-  for (int64_t i = threadIdx.x; i <= params.max_draft; i += kThreads) {
-    clear_token<C>(params, sequence, i);
-  }
-}
-
 // By a block of the sequence, which are neighbours.
 template <typename T, typename D, typename R>
-__device__ __forceinline__ void verify_sequence(const VerifyLaunch& launch,
-                                                const Sequence& sequence, int split,
-                                                unsigned char* shared, Position* positions) {
+RDK_DEVICE void verify_sequence(const VerifyLaunch& launch, const Sequence& sequence, int split,
+                                unsigned char* shared, Position* positions) {
   using C = typename R::Rows;
   const VerifyParams& params = launch.params;
   const int target_chunks = chunks_in(params.affinity.target_size);

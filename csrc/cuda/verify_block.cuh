@@ -19,33 +19,31 @@ constexpr int kGivenUp = -2;
 constexpr int kNoToken = -3;  // the prefix is accepted, but its row has no distribution
 
 template <typename S>
-__device__ __forceinline__ PhiloxWords race_words(const S& sequence, int prefix, int attempt) {
+RDK_DEVICE PhiloxWords race_words(const S& sequence, int prefix, int attempt) {
   return random_words(sequence.step_key, later(sequence.position, prefix), Purpose::kBlock, attempt,
                       nesting_of(sequence));
 }
 
-__device__ __forceinline__ bool given_up(const PhiloxWords& words, float factor) {
+RDK_DEVICE bool given_up(const PhiloxWords& words, float factor) {
   return !(uniform(words.word[3]) < factor);
 }
 
-__device__ __forceinline__ float next_factor(float mass, float q) {
+RDK_DEVICE float next_factor(float mass, float q) {
   if (mass == 0.0f) return 0.0f;
   return mass >= q ? 1.0f : mass / q;
 }
 
 // Where a row has been cut.
 template <typename L, typename S>
-__device__ __forceinline__ Cut cut_of(const L& launch, const S& sequence, int step,
-                                      const RowLimits<Cut>& limits) {
+RDK_DEVICE Cut cut_of(const L& launch, const S& sequence, int step, const RowLimits<Cut>& limits) {
   if (!limits.any()) return Cut::nothing();
   return limits.at(global_load(&launch.thresholds[slot_of(launch, sequence, step)]));
 }
 
 // By one warp: all of a position but the verdict.
 template <typename T, typename D, typename L, typename S>
-__device__ __forceinline__ void describe(const L& launch, const S& sequence, int step,
-                                         int draft_chunks, const Cut& cut, unsigned char* shared,
-                                         Position* position) {
+RDK_DEVICE void describe(const L& launch, const S& sequence, int step, int draft_chunks,
+                         const Cut& cut, unsigned char* shared, Position* position) {
   const TargetColumns<T, Cut> columns = target_row<T>(launch.params, sequence, step, cut);
   auto* kept = reinterpret_cast<ChunkSum*>(ring_of_warp(shared));
   look_at(launch, sequence, step, columns, kept, position);
@@ -57,9 +55,8 @@ __device__ __forceinline__ void describe(const L& launch, const S& sequence, int
 
 // By one warp: p and q at the draft of a step, or that the draft ends here.
 template <typename T, typename D, typename L, typename S>
-__device__ __forceinline__ void weigh(const L& launch, const S& sequence, int step,
-                                      int draft_chunks, const Cut& cut, unsigned char* shared,
-                                      Position* position) {
+RDK_DEVICE void weigh(const L& launch, const S& sequence, int step, int draft_chunks,
+                      const Cut& cut, unsigned char* shared, Position* position) {
   describe<T, D>(launch, sequence, step, draft_chunks, cut, shared, position);
   const bool judged = position->target.valid && position->kind != DraftKind::kUnusable;
   float p = 0.0f;
@@ -83,11 +80,9 @@ __device__ __forceinline__ void weigh(const L& launch, const S& sequence, int st
 // there, and where rows are cut. Returns the longest prefix, or -1 where the rows behind decide
 // about it. Rows that are cut are taken one after the other, others with a warp for each.
 template <typename T, typename D, typename L, typename S>
-__device__ __forceinline__ int weigh_prefixes(const L& launch, const S& sequence, int first,
-                                              int last, int draft_chunks,
-                                              const RowLimits<Cut>& limits, unsigned char* shared,
-                                              Position* positions) {
-  auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
+RDK_DEVICE int weigh_prefixes(const L& launch, const S& sequence, int first, int last,
+                              int draft_chunks, const RowLimits<Cut>& limits, unsigned char* shared,
+                              Position* positions) {
   const int together = limits.any() ? 1 : L::kThreads / kWarp;
   float factor = 1.0f;
   if (first > first_step(sequence)) {
@@ -102,7 +97,7 @@ __device__ __forceinline__ int weigh_prefixes(const L& launch, const S& sequence
     if (begin > last) return -1;
     Cut cut = Cut::nothing();
     if (limits.any()) {
-      cut = cut_row<T>(launch, sequence, begin, limits, scratch);
+      cut = cut_step<T>(launch, sequence, begin, limits, shared);
       if (threadIdx.x == 0) {
         global_store(&launch.thresholds[slot_of(launch, sequence, begin)], cut.threshold);
       }
@@ -134,10 +129,9 @@ __device__ __forceinline__ int weigh_prefixes(const L& launch, const S& sequence
 
 // By the block, after all tries have been in vain; its first warp knows the outcome.
 template <typename T, typename D, typename L, typename S>
-__device__ __forceinline__ int race_directly(const L& launch, const S& sequence,
-                                             const Position& position,
-                                             const TargetColumns<T, Cut>& columns, float factor,
-                                             const PhiloxWords& words, unsigned char* shared) {
+RDK_DEVICE int race_directly(const L& launch, const S& sequence, const Position& position,
+                             const TargetColumns<T, Cut>& columns, float factor,
+                             const PhiloxWords& words, unsigned char* shared) {
   const Residual<T, D, Cut, L, S> residual{launch, sequence, position, columns, factor};
   residual.sum(shared);
   if (warp_index() != 0) return kUndecided;
@@ -155,9 +149,9 @@ __device__ __forceinline__ int race_directly(const L& launch, const S& sequence,
 // makes one try, and the lowest that decides anything counts. Behind the longest prefix nothing is
 // drafted: q is 0, and the first try decides.
 template <typename T, typename D, typename L, typename S>
-__device__ __forceinline__ int race(const L& launch, const S& sequence, int prefix,
-                                    int draft_chunks, const RowLimits<Cut>& limits,
-                                    unsigned char* shared, Position* position, int* decided) {
+RDK_DEVICE int race(const L& launch, const S& sequence, int prefix, int draft_chunks,
+                    const RowLimits<Cut>& limits, unsigned char* shared, Position* position,
+                    int* decided) {
   constexpr int kWarps = L::kThreads / kWarp;
   const int warp = warp_index();
   const float factor = global_load(&launch.factors[slot_of(launch, sequence, prefix)]);
@@ -199,10 +193,9 @@ __device__ __forceinline__ int race(const L& launch, const S& sequence, int pref
 
 // Of all tokens that are put out: `prefix` drafts, and the token behind them if there is one.
 template <typename T, typename D, typename L, typename S>
-__device__ __forceinline__ void write_logprobs(const L& launch, const S& sequence, int prefix,
-                                               int token, int draft_chunks,
-                                               const RowLimits<Cut>& limits, unsigned char* shared,
-                                               Position* position) {
+RDK_DEVICE void write_logprobs(const L& launch, const S& sequence, int prefix, int token,
+                               int draft_chunks, const RowLimits<Cut>& limits,
+                               unsigned char* shared, Position* position) {
   if (launch.params.logprobs_of == Logprobs::kNone) return;
 #pragma unroll 1
   for (int step = token >= 0 ? prefix : prefix - 1; step >= 0; --step) {
@@ -219,10 +212,9 @@ __device__ __forceinline__ void write_logprobs(const L& launch, const S& sequenc
 
 // By the block: the longest prefix that is accepted, at most this one, and what race() says of it.
 template <typename T, typename D, typename L, typename S>
-__device__ __forceinline__ int accept_prefix(const L& launch, const S& sequence, int longest,
-                                             int draft_chunks, const RowLimits<Cut>& limits,
-                                             unsigned char* shared, Position* position,
-                                             int* decided, int* token) {
+RDK_DEVICE int accept_prefix(const L& launch, const S& sequence, int longest, int draft_chunks,
+                             const RowLimits<Cut>& limits, unsigned char* shared,
+                             Position* position, int* decided, int* token) {
 #pragma unroll 1
   for (int prefix = longest;; --prefix) {
     *token = race<T, D>(launch, sequence, prefix, draft_chunks, limits, shared, position, decided);
@@ -232,10 +224,9 @@ __device__ __forceinline__ int accept_prefix(const L& launch, const S& sequence,
 
 // The same as decide_within, by block.
 template <typename T, typename D>
-__device__ __forceinline__ bool decide_by_block(const VerifyLaunch& launch,
-                                                const Sequence& sequence, int first, int last,
-                                                int draft_chunks, const RowLimits<Cut>& limits,
-                                                unsigned char* shared, Position* positions) {
+RDK_DEVICE bool decide_by_block(const VerifyLaunch& launch, const Sequence& sequence, int first,
+                                int last, int draft_chunks, const RowLimits<Cut>& limits,
+                                unsigned char* shared, Position* positions) {
   __shared__ int decided[VerifyLaunch::kThreads / kWarp];
   const VerifyParams& params = launch.params;
   const int longest =

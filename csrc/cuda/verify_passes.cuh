@@ -28,18 +28,18 @@ static_assert(sizeof(Post) == kPostBytes);
 static_assert(sizeof(Sequence) <= 4 * kWarp && sizeof(Position) <= 4 * kWarp, "by a warp each");
 
 // By one thread of the first block of a sequence, before any of its blocks can settle it.
-__device__ __forceinline__ void open_pass(const VerifyLaunch& launch, int64_t sequence) {
+RDK_DEVICE void open_pass(const VerifyLaunch& launch, int64_t sequence) {
   relaxed_store(launch.next + sequence, launch.shape.stamp);
 }
 // By one thread, where there is no pass.
-__device__ __forceinline__ void settle(const VerifyLaunch& launch, int64_t sequence) {
+RDK_DEVICE void settle(const VerifyLaunch& launch, int64_t sequence) {
   relaxed_store(launch.next + sequence, launch.shape.stamp | kSettled);
 }
 
 // By the block.
 template <typename C>
-__device__ __forceinline__ void post_pass(const VerifyLaunch& launch, const Sequence& sequence,
-                                          int step, const Position& position, const C& cut) {
+RDK_DEVICE void post_pass(const VerifyLaunch& launch, const Sequence& sequence, int step,
+                          const Position& position, const C& cut) {
   auto* post = reinterpret_cast<Post*>(launch.posts + sequence.index * kPostBytes);
   if (warp_index() == 0) store_words(sequence, &post->sequence);
   if (warp_index() == 1) store_words(position, &post->position);
@@ -56,9 +56,8 @@ __device__ __forceinline__ void post_pass(const VerifyLaunch& launch, const Sequ
 
 // By the block, for the token behind the drafts that are accepted, which the first warp knows.
 template <typename T, typename C>
-__device__ __forceinline__ void end_sequence(const VerifyLaunch& launch, const Sequence& sequence,
-                                             int step, const Position& position, int token,
-                                             const C& cut) {
+RDK_DEVICE void end_sequence(const VerifyLaunch& launch, const Sequence& sequence, int step,
+                             const Position& position, int token, const C& cut) {
   write_logprob<T>(launch, sequence, step, position, token, cut);
   if (threadIdx.x != 0) return;
   launch.params.tokens[sequence.index * (launch.params.max_draft + 1) + step] = token;
@@ -69,9 +68,8 @@ __device__ __forceinline__ void end_sequence(const VerifyLaunch& launch, const S
 // its token if that leaves nothing that others still sum. `sequence`, `position` and `shared` are
 // this block's, which has no other use for them.
 template <typename T, typename D, typename C>
-__device__ __forceinline__ void share_pass(const VerifyLaunch& launch, int64_t index,
-                                           Sequence* sequence, Position* position,
-                                           unsigned char* shared) {
+RDK_DEVICE void share_pass(const VerifyLaunch& launch, int64_t index, Sequence* sequence,
+                           Position* position, unsigned char* shared) {
   using Sums = Residual<T, D, C, VerifyLaunch, Sequence>;
   __shared__ int drawn[2];
   __shared__ bool last;
@@ -120,7 +118,7 @@ __device__ __forceinline__ void share_pass(const VerifyLaunch& launch, int64_t i
 
 // By one warp: a sequence whose pass has batches left, the first from `own` on. Otherwise -1, or -2
 // if none will have any.
-__device__ __forceinline__ int64_t posted_pass(const VerifyLaunch& launch, int64_t own) {
+RDK_DEVICE int64_t posted_pass(const VerifyLaunch& launch, int64_t own) {
   constexpr int kEach = 4;  // words of a lane at once
   // Blocks begin in order, so those that run have sequences near this one's.
   const int64_t count = launch.params.sequences.count;
@@ -157,8 +155,8 @@ __device__ __forceinline__ int64_t posted_pass(const VerifyLaunch& launch, int64
 // first. Nobody needs its help: where other blocks wait for its place, it looks for passes once,
 // otherwise until none can come, but no longer than its patience.
 template <typename T, typename D, typename C>
-__device__ __forceinline__ void help(const VerifyLaunch& launch, int64_t own, Sequence* sequence,
-                                     Position* position, unsigned char* shared) {
+RDK_DEVICE void help(const VerifyLaunch& launch, int64_t own, Sequence* sequence,
+                     Position* position, unsigned char* shared) {
   __shared__ int64_t found;
   const bool places_are_free = gridDim.x - blockIdx.x <= static_cast<unsigned>(launch.at_once);
 #pragma unroll 1

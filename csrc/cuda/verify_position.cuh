@@ -3,7 +3,6 @@
 #pragma once
 
 #include "affinity.cuh"
-#include "verify.h"
 
 namespace rdk {
 
@@ -32,8 +31,7 @@ struct Sequence {
 
 // By one warp, which looks for the first -1 with all of its lanes: one by one, each token would
 // cost the time of a load.
-__device__ __forceinline__ int drafts_considered(const Proposed& proposed, const Owned& drafts,
-                                                 int64_t max_draft) {
+RDK_DEVICE int drafts_considered(const Proposed& proposed, const Owned& drafts, int64_t max_draft) {
   int count = static_cast<int>(min(drafts.count, max_draft));
 #pragma unroll 1
   for (int begin = 0; begin < count; begin += kWarp) {
@@ -46,8 +44,7 @@ __device__ __forceinline__ int drafts_considered(const Proposed& proposed, const
 }
 
 // By one warp.
-__device__ __forceinline__ void load_sequence(const VerifyParams& params, int64_t index,
-                                              Sequence* sequence) {
+RDK_DEVICE void load_sequence(const VerifyParams& params, int64_t index, Sequence* sequence) {
   // Asked for together with the offsets, before what these lead to.
   const int64_t step_key = params.sequences.step_keys[index];
   const int64_t position = params.sequences.positions[index];
@@ -61,26 +58,21 @@ __device__ __forceinline__ void load_sequence(const VerifyParams& params, int64_
 }
 
 // Where a step's token is, which draft it is among all, and the row of the target that judges it.
-__device__ __forceinline__ int64_t token_of(const Sequence& sequence, int step) {
-  return sequence.token + step;
-}
-__device__ __forceinline__ int64_t draft_of(const Sequence& sequence, int step) {
-  return sequence.row + step;
-}
-__device__ __forceinline__ int64_t row_of(const Sequence& sequence, int step) {
+RDK_DEVICE int64_t token_of(const Sequence& sequence, int step) { return sequence.token + step; }
+RDK_DEVICE int64_t draft_of(const Sequence& sequence, int step) { return sequence.row + step; }
+RDK_DEVICE int64_t row_of(const Sequence& sequence, int step) {
   return sequence.start + sequence.index + step;
 }
 // The first step that is judged together with the others.
-__device__ __forceinline__ int first_step(const Sequence&) { return 0; }
+RDK_DEVICE int first_step(const Sequence&) { return 0; }
 // Blocks before these drafts.
-__device__ __forceinline__ unsigned nesting_of(const Sequence&) { return 0; }
+RDK_DEVICE unsigned nesting_of(const Sequence&) { return 0; }
 
 // Here and in what builds on it, S is a Sequence or what a walk down a tree makes of one
 // (verify_tree.cuh), and L the launch struct of either operator.
 template <typename T, typename C, typename S>
-__device__ __forceinline__ TargetColumns<T, C> target_row(const VerifyParams& params,
-                                                          const S& sequence, int step,
-                                                          const C& cut) {
+RDK_DEVICE TargetColumns<T, C> target_row(const VerifyParams& params, const S& sequence, int step,
+                                          const C& cut) {
   const Rows& rows = params.target.logits;  // of two dimensions, so of one stride
   const int64_t row = row_of(sequence, step);
   return {Logits<T>(params.target.dtype, rows.data, row * rows.inner_stride),
@@ -88,15 +80,15 @@ __device__ __forceinline__ TargetColumns<T, C> target_row(const VerifyParams& pa
           C::Mask::of(params.target.allowed, row)};
 }
 
-__device__ __forceinline__ int draft_row_index(const VerifyParams& params, int64_t draft) {
+RDK_DEVICE int draft_row_index(const VerifyParams& params, int64_t draft) {
   return params.draft_rows.index != nullptr ? params.draft_rows.index[draft]
                                             : static_cast<int>(draft);
 }
 
 // What the arguments alone say about a draft's distribution. A row may still turn out to have none.
 template <typename S>
-__device__ __forceinline__ DraftKind kind_of_draft(const VerifyParams& params, const S& sequence,
-                                                   int64_t token, int row) {
+RDK_DEVICE DraftKind kind_of_draft(const VerifyParams& params, const S& sequence, int64_t token,
+                                   int row) {
   if (token < 0 || token >= params.affinity.target_size) return DraftKind::kUnusable;
   if (row == -1) return DraftKind::kOneHot;
   if (row < 0 || row >= params.draft_rows.available) return DraftKind::kUnusable;
@@ -104,14 +96,14 @@ __device__ __forceinline__ DraftKind kind_of_draft(const VerifyParams& params, c
   return usable_temperature(sequence.draft_temperature) ? DraftKind::kRow : DraftKind::kUnusable;
 }
 
-__device__ __forceinline__ float target_p(const Position& position, float z) {
+RDK_DEVICE float target_p(const Position& position, float z) {
   return expf(z - position.target.max) / position.target.total;
 }
 
 // The draft's row, cut where the threshold that came with its stats says.
 template <typename T, typename C>
-__device__ __forceinline__ DraftRow<T, C> cut_draft(const VerifyParams& params,
-                                                    const Sequence& sequence, const Draft& draft) {
+RDK_DEVICE DraftRow<T, C> cut_draft(const VerifyParams& params, const Sequence& sequence,
+                                    const Draft& draft) {
   C cut = C::nothing();
   const int64_t width = 2 + params.affinity.rank;
   if (C::kCuts && params.draft_rows.stats_width > width) {
@@ -121,9 +113,8 @@ __device__ __forceinline__ DraftRow<T, C> cut_draft(const VerifyParams& params,
 }
 
 template <typename T, typename C>
-__device__ __forceinline__ float draft_q(const VerifyParams& params, const Sequence& sequence,
-                                         const Draft& draft, int token, const Entries& entries,
-                                         const C&) {
+RDK_DEVICE float draft_q(const VerifyParams& params, const Sequence& sequence, const Draft& draft,
+                         int token, const Entries& entries, const C&) {
   if (draft.kind == DraftKind::kUnusable) return 0.0f;
   if (draft.kind == DraftKind::kOneHot) return token == draft.token ? 1.0f : 0.0f;
   const DraftRow<T, C> row = cut_draft<T, C>(params, sequence, draft);
@@ -133,14 +124,13 @@ __device__ __forceinline__ float draft_q(const VerifyParams& params, const Seque
 // Where the sums of a step are kept. A block that takes the steps of its sequence in order reuses
 // one slot.
 template <typename L, typename S>
-__device__ __forceinline__ int64_t slot_of(const L& launch, const S& sequence, int step) {
+RDK_DEVICE int64_t slot_of(const L& launch, const S& sequence, int step) {
   return static_cast<int64_t>(sequence.index) * launch.slots + (launch.slots > 1 ? step : 0);
 }
 
 // From the chunk sums of this launch.
 template <typename L>
-__device__ __forceinline__ void merge_draft_stats(const L& launch, int64_t slot, int draft_chunks,
-                                                  Draft* draft) {
+RDK_DEVICE void merge_draft_stats(const L& launch, int64_t slot, int draft_chunks, Draft* draft) {
   const int rank = static_cast<int>(launch.params.affinity.rank);
   const Softmax softmax = merge_chunks(launch.draft_chunks + slot * draft_chunks, draft_chunks);
   write_draft_stats(softmax, launch.spread_sums + slot * rank * draft_chunks, rank, draft->stats);
@@ -148,7 +138,7 @@ __device__ __forceinline__ void merge_draft_stats(const L& launch, int64_t slot,
 
 // The lane's share of the stats that were passed with a row of the drafter's, if there are any.
 template <typename C>
-__device__ __forceinline__ float passed_stat(const VerifyParams& params, int row) {
+RDK_DEVICE float passed_stat(const VerifyParams& params, int row) {
   const int width = C::kCuts ? static_cast<int>(params.draft_rows.stats_width)
                              : 2 + static_cast<int>(params.affinity.rank);
   if (params.draft_rows.stats == nullptr || lane_index() >= width) return 0.0f;
@@ -157,8 +147,8 @@ __device__ __forceinline__ float passed_stat(const VerifyParams& params, int row
 
 // The stats that were passed, of which a lane has one, or merged ones.
 template <typename C, typename L>
-__device__ __forceinline__ void set_draft_stats(const L& launch, int64_t slot, int draft_chunks,
-                                                float passed, Draft* draft) {
+RDK_DEVICE void set_draft_stats(const L& launch, int64_t slot, int draft_chunks, float passed,
+                                Draft* draft) {
   const VerifyParams& params = launch.params;
   const int rank = static_cast<int>(params.affinity.rank);
   if (params.draft_rows.stats == nullptr) {
@@ -183,9 +173,8 @@ __device__ __forceinline__ void set_draft_stats(const L& launch, int64_t slot, i
 
 // By one warp: all of a step's draft. logit(token) is that of the target.
 template <typename D, typename C, typename L, typename S, typename Logit>
-__device__ __forceinline__ void look_up(const L& launch, const S& sequence, int step,
-                                        int draft_chunks, const C& cut, Logit&& logit,
-                                        Draft* draft) {
+RDK_DEVICE void look_up(const L& launch, const S& sequence, int step, int draft_chunks,
+                        const C& cut, Logit&& logit, Draft* draft) {
   const VerifyParams& params = launch.params;
   const int64_t token = params.drafts.token_ids[token_of(sequence, step)];
   const int row = draft_row_index(params, draft_of(sequence, step));
@@ -220,29 +209,28 @@ __device__ __forceinline__ void look_up(const L& launch, const S& sequence, int 
 template <typename Value>
 constexpr int kWords = sizeof(Value) / sizeof(int);
 template <typename Value>
-__device__ __forceinline__ void store_words(const Value& value, Value* exchanged) {
+RDK_DEVICE void store_words(const Value& value, Value* exchanged) {
   if (lane_index() >= kWords<Value>) return;
   const int word = reinterpret_cast<const int*>(&value)[lane_index()];
   global_store(reinterpret_cast<int*>(exchanged) + lane_index(), word);
 }
 template <typename Value>
-__device__ __forceinline__ void load_words(const Value* exchanged, Value* value) {
+RDK_DEVICE void load_words(const Value* exchanged, Value* value) {
   if (lane_index() >= kWords<Value>) return;
   const int word = global_load(reinterpret_cast<const int*>(exchanged) + lane_index());
   reinterpret_cast<int*>(value)[lane_index()] = word;
 }
 constexpr int kDraftWords = kWords<Draft>;
 static_assert(kDraftWords <= kWarp);
-__device__ __forceinline__ int load_draft(const Draft* looked_up) {
+RDK_DEVICE int load_draft(const Draft* looked_up) {
   if (looked_up == nullptr || lane_index() >= kDraftWords) return 0;
   return global_load(reinterpret_cast<const int*>(looked_up) + lane_index());
 }
 
 // By one warp, which keeps the sums of the row that judges a step.
 template <typename T, typename C, typename L, typename S>
-__device__ __forceinline__ void look_at(const L& launch, const S& sequence, int step,
-                                        const TargetColumns<T, C>& columns, ChunkSum* kept,
-                                        Position* position) {
+RDK_DEVICE void look_at(const L& launch, const S& sequence, int step,
+                        const TargetColumns<T, C>& columns, ChunkSum* kept, Position* position) {
   const bool greedy = sequence.target_temperature == 0.0f;
   const int64_t slot = slot_of(launch, sequence, step);
   const KeptSums target(launch.target_chunks + slot * columns.chunks(), columns.chunks(), kept);
@@ -261,9 +249,8 @@ __device__ __forceinline__ void look_at(const L& launch, const S& sequence, int 
 // By the warps of all blocks that share a row, each from its first chunk on: the sums of a step's
 // drafted row, if it has one and no stats were passed.
 template <typename D, typename L, typename S>
-__device__ __forceinline__ void sum_draft_row(const L& launch, const S& sequence, int step,
-                                              int draft_chunks, int start, int stride,
-                                              uint4* ring) {
+RDK_DEVICE void sum_draft_row(const L& launch, const S& sequence, int step, int draft_chunks,
+                              int start, int stride, uint4* ring) {
   const VerifyParams& params = launch.params;
   const int64_t token = params.drafts.token_ids[token_of(sequence, step)];
   const int index = draft_row_index(params, draft_of(sequence, step));
@@ -282,7 +269,7 @@ __device__ __forceinline__ void sum_draft_row(const L& launch, const S& sequence
 
 // By one warp, of a position that is known but for this. z is that of the target at the draft.
 template <typename S>
-__device__ __forceinline__ void judge(const S& sequence, int step, float z, Position* position) {
+RDK_DEVICE void judge(const S& sequence, int step, float z, Position* position) {
   Verdict verdict = Verdict::kRejected;
   if (!position->target.valid) {
     verdict = Verdict::kStopped;
@@ -302,9 +289,8 @@ __device__ __forceinline__ void judge(const S& sequence, int step, float z, Posi
 
 // By one warp, which leaves all results in `position`, and the sums where `kept` says.
 template <typename T, typename D, typename C, typename L, typename S>
-__device__ __forceinline__ void decide(const L& launch, const S& sequence, int step,
-                                       int draft_chunks, const C& cut, ChunkSum* kept,
-                                       Position* position) {
+RDK_DEVICE void decide(const L& launch, const S& sequence, int step, int draft_chunks, const C& cut,
+                       ChunkSum* kept, Position* position) {
   const TargetColumns<T, C> columns = target_row<T>(launch.params, sequence, step, cut);
   const bool drafted = step < sequence.count;
   const Draft* known = drafted ? launch.looked_up(slot_of(launch, sequence, step)) : nullptr;

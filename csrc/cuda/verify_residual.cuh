@@ -20,12 +20,12 @@ struct Residual {
   // wait for each other.
   static constexpr int kTogether = C::kCuts ? 4 : 8;
 
-  __device__ __forceinline__ float* sums() const {
+  RDK_DEVICE float* sums() const {
     return launch.residual_sums + sequence.index * columns.chunks();
   }
 
   // At the columns of a warp from base on, of which a lane has every kWarp-th.
-  __device__ __forceinline__ void at(int base, float (&masses)[kTogether]) const {
+  RDK_DEVICE void at(int base, float (&masses)[kTogether]) const {
     float q[kTogether] = {};
     if (position.kind == DraftKind::kRow) {
       draft_masses(before + base, q);
@@ -47,19 +47,17 @@ struct Residual {
       masses[j] = there ? fmaxf(factor * masses[j] - q[j], 0.0f) : 0.0f;
     }
   }
-  __device__ __forceinline__ float of_chunk(int chunk) const {
+  RDK_DEVICE float of_chunk(int chunk) const {
     return warp_total_of<kTogether>(kChunk, in_chunk(chunk));
   }
-  __device__ __forceinline__ int draw_in(int chunk, float u, float total) const {
+  RDK_DEVICE int draw_in(int chunk, float u, float total) const {
     return warp_draw_of<kTogether>(kChunk, u, total, in_chunk(chunk));
   }
 
   // By the whole block, which every warp may then ask for the total.
-  __device__ __forceinline__ void sum(unsigned char* shared) const {
-    sum(0, columns.chunks(), shared);
-  }
+  RDK_DEVICE void sum(unsigned char* shared) const { sum(0, columns.chunks(), shared); }
   // The chunks [begin, end), two at a time, with half of the warps each.
-  __device__ __forceinline__ void sum(int begin, int end, unsigned char* shared) const {
+  RDK_DEVICE void sum(int begin, int end, unsigned char* shared) const {
     constexpr int kHalf = L::kThreads / kWarp / 2;
     constexpr int kPart = kChunk / kHalf;
     static_assert(kPart % (kTogether * kWarp) == 0);
@@ -92,18 +90,15 @@ struct Residual {
       __syncthreads();
     }
   }
-  __device__ __forceinline__ float total() const {
-    return warp_total_of<kEach>(columns.chunks(), all_summed());
-  }
+  RDK_DEVICE float total() const { return warp_total_of<kEach>(columns.chunks(), all_summed()); }
   // By one warp; -1 if there is no mass.
-  __device__ __forceinline__ int draw(const PhiloxWords& words, float total) const {
+  RDK_DEVICE int draw(const PhiloxWords& words, float total) const {
     if (!(total > 0.0f)) return -1;
     const int chunk = draw_chunk(words, total);
     return chunk * kChunk + draw_in(chunk, uniform(words.word[1]), summed(chunk));
   }
   // The same by the block, all of which reads the chunk; its first warp has the result.
-  __device__ __forceinline__ int draw_by_block(const PhiloxWords& words,
-                                               unsigned char* shared) const {
+  RDK_DEVICE int draw_by_block(const PhiloxWords& words, unsigned char* shared) const {
     constexpr int kBeside = 8;  // of a lane
     __shared__ int drawn;
     float* masses = reinterpret_cast<float*>(shared);
@@ -135,22 +130,22 @@ struct Residual {
 
  private:
   static constexpr int kEach = 4;  // sums of a lane at once
-  __device__ __forceinline__ auto all_summed() const {
+  RDK_DEVICE auto all_summed() const {
     return [this](int begin, float (&out)[kEach]) {
 #pragma unroll
       for (int j = 0; j < kEach; ++j) out[j] = summed(token_of(begin, j));
     };
   }
-  __device__ __forceinline__ int draw_chunk(const PhiloxWords& words, float total) const {
+  RDK_DEVICE int draw_chunk(const PhiloxWords& words, float total) const {
     return warp_draw_of<kEach>(columns.chunks(), uniform(words.word[0]), total, all_summed());
   }
-  __device__ __forceinline__ auto in_chunk(int chunk) const {
+  RDK_DEVICE auto in_chunk(int chunk) const {
     return [this, chunk](int begin, float (&masses)[kTogether]) {
       at(chunk * kChunk + begin, masses);
     };
   }
   // q of the drafted row.
-  __device__ __forceinline__ void draft_masses(int base, float (&q)[kTogether]) const {
+  RDK_DEVICE void draft_masses(int base, float (&q)[kTogether]) const {
     const AffinityColumns& affinity = launch.params.affinity;
     const int end = static_cast<int>(affinity.target_size);
     const DraftRow<D, C> row = cut_draft<D, C>(launch.params, sequence, position);
@@ -169,7 +164,7 @@ struct Residual {
       }
     }
   }
-  __device__ __forceinline__ float summed(int chunk) const {
+  RDK_DEVICE float summed(int chunk) const {
     return chunk < columns.chunks() ? global_load(&sums()[chunk]) : 0.0f;
   }
 };

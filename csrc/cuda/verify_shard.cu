@@ -3,8 +3,6 @@
 // warp makes the proposals of its own tries. Memory floor: a chunk for each try, the shard's row
 // for a residual.
 
-#include "verify_shard.h"
-
 #include "../common/shards.h"
 #include "launch_kernel.cuh"
 #include "verify_residual.cuh"
@@ -12,9 +10,8 @@
 namespace rdk {
 
 // Stats are always passed.
-__device__ __forceinline__ void merge_draft_stats(const VerifyShardLaunch&, int64_t, int, Draft*) {}
-__device__ __forceinline__ int64_t slot_of(const VerifyShardLaunch& launch,
-                                           const Sequence& sequence, int step) {
+RDK_DEVICE void merge_draft_stats(const VerifyShardLaunch&, int64_t, int, Draft*) {}
+RDK_DEVICE int64_t slot_of(const VerifyShardLaunch& launch, const Sequence& sequence, int step) {
   return sequence.index * (launch.params.max_draft + 1) + step;
 }
 
@@ -28,8 +25,7 @@ struct Sums {
   const ChunkSum* pairs;
   int chunks;
 
-  __device__ __forceinline__ Sums(const VerifyShardLaunch& launch, const Sequence& sequence,
-                                  int step)
+  RDK_DEVICE Sums(const VerifyShardLaunch& launch, const Sequence& sequence, int step)
       : chunks(chunks_in(launch.params.affinity.target_size)) {
     pairs = reinterpret_cast<const ChunkSum*>(launch.params.sums) +
             slot_of(launch, sequence, step) * (chunks + 1);
@@ -37,8 +33,7 @@ struct Sums {
 };
 
 // By one warp. At temperature 0 the second of a pair is a column, and a NaN is in the first.
-__device__ __forceinline__ Softmax greedy_softmax(const Sums& sums, int64_t target_size,
-                                                  int* argmax) {
+RDK_DEVICE Softmax greedy_softmax(const Sums& sums, int64_t target_size, int* argmax) {
   Softmax softmax{sums.pairs, sums.chunks, -infinity(), 1.0f, false};
   int chunk = sums.chunks;
   bool sound = true;
@@ -60,9 +55,8 @@ __device__ __forceinline__ Softmax greedy_softmax(const Sums& sums, int64_t targ
 }
 
 // By one warp, which leaves all results in `position`.
-__device__ __forceinline__ void decide_on_shard(const VerifyShardLaunch& launch,
-                                                const Sequence& sequence, int step,
-                                                Position* position) {
+RDK_DEVICE void decide_on_shard(const VerifyShardLaunch& launch, const Sequence& sequence, int step,
+                                Position* position) {
   const Sums sums(launch, sequence, step);
   int argmax = -1;
   const Softmax target = sequence.target_temperature == 0.0f
@@ -86,27 +80,26 @@ struct ShardRow {
   TargetColumns<T, Cut> columns;
   int first;  // chunk
 
-  __device__ __forceinline__ ShardRow(const VerifyShardLaunch& launch, const Sequence& sequence,
-                                      int step)
+  RDK_DEVICE ShardRow(const VerifyShardLaunch& launch, const Sequence& sequence, int step)
       : columns(target_row<T>(launch.params, sequence, step, Cut::nothing())),
         first(static_cast<int>(launch.params.shard.first)) {
     columns.size = static_cast<int>(launch.params.target.size);
   }
 
   // By one warp, from p. The index of the column in the row, -1 where the chunk is not here.
-  __device__ __forceinline__ int draw(const Softmax& target, const PhiloxWords& words) const {
+  RDK_DEVICE int draw(const Softmax& target, const PhiloxWords& words) const {
     const int here = draw_chunk(target, words) - first;
     if (here < 0 || here >= columns.chunks()) return -1;
     return here * kChunk + draw_in_chunk(columns, here, words);
   }
-  __device__ __forceinline__ int64_t token(int column) const { return first * kChunk + column; }
+  RDK_DEVICE int64_t token(int column) const { return first * kChunk + column; }
 };
 
 // By the block, of which the first thread returns it: the bonus, or the first try whose proposal is
 // kept. A warp takes every kWarps-th try.
 template <typename T>
-__device__ __forceinline__ int64_t find(const VerifyShardLaunch& launch, const Sequence& sequence,
-                                        int step, const Position& position) {
+RDK_DEVICE int64_t find(const VerifyShardLaunch& launch, const Sequence& sequence, int step,
+                        const Position& position) {
   __shared__ int64_t kept[kWarps];
   const ShardRow<T> row(launch, sequence, step);
   const int64_t place = later(sequence.position, step);
@@ -137,9 +130,8 @@ __device__ __forceinline__ int64_t find(const VerifyShardLaunch& launch, const S
 // By the block: the residual of each chunk here and the column drawn in it, or of one without mass
 // the column that p would give.
 template <typename T>
-__device__ __forceinline__ void weigh_residual(const VerifyShardLaunch& launch,
-                                               const Sequence& sequence, int step,
-                                               const Position& position, ChunkSum* pairs) {
+RDK_DEVICE void weigh_residual(const VerifyShardLaunch& launch, const Sequence& sequence, int step,
+                               const Position& position, ChunkSum* pairs) {
   const ShardRow<T> row(launch, sequence, step);
   const PhiloxWords words =
       random_words(sequence.step_key, later(sequence.position, step), Purpose::kDirect, 0);
@@ -156,9 +148,8 @@ __device__ __forceinline__ void weigh_residual(const VerifyShardLaunch& launch,
 }
 
 // By one warp, from what all ranks have weighed.
-__device__ __forceinline__ int64_t draw_residual(const VerifyShardLaunch& launch,
-                                                 const Sequence& sequence, int step,
-                                                 const Position& position) {
+RDK_DEVICE int64_t draw_residual(const VerifyShardLaunch& launch, const Sequence& sequence,
+                                 int step, const Position& position) {
   const int chunks = position.target.count;
   const ChunkSum* pairs =
       reinterpret_cast<const ChunkSum*>(launch.params.residuals) + sequence.index * chunks;
@@ -177,8 +168,8 @@ __device__ __forceinline__ int64_t draw_residual(const VerifyShardLaunch& launch
 // By the block: the token behind the accepted drafts, as far as it is known, which the first thread
 // writes.
 template <typename T>
-__device__ __forceinline__ void follow(const VerifyShardLaunch& launch, const Sequence& sequence,
-                                       int step, const Position& position, ChunkSum* residual) {
+RDK_DEVICE void follow(const VerifyShardLaunch& launch, const Sequence& sequence, int step,
+                       const Position& position, ChunkSum* residual) {
   const VerifyShardParams& params = launch.params;
   const bool greedy = sequence.target_temperature == 0.0f;
   const bool known = params.drawn != nullptr || greedy;

@@ -9,11 +9,9 @@ namespace rdk {
 // first warp draws from. The other warps return -1, and so do all of them if there is no mass (p =
 // q up to rounding).
 template <typename T, typename D, typename C, typename L, typename S>
-__device__ __forceinline__ int draw_residual_directly(const L& launch, const S& sequence,
-                                                      const Position& position,
-                                                      const TargetColumns<T, C>& columns,
-                                                      const PhiloxWords& words,
-                                                      unsigned char* shared) {
+RDK_DEVICE int draw_residual_directly(const L& launch, const S& sequence, const Position& position,
+                                      const TargetColumns<T, C>& columns, const PhiloxWords& words,
+                                      unsigned char* shared) {
   const Residual<T, D, C, L, S> residual{launch, sequence, position, columns, 1.0f};
   residual.sum(shared);
   return warp_index() == 0 ? residual.draw(words, residual.total()) : -1;
@@ -25,9 +23,8 @@ __device__ __forceinline__ int draw_residual_directly(const L& launch, const S& 
 // kDirectPass, in all warps, where direct passes are shared and it takes one.
 constexpr int kDirectPass = -2;
 template <typename T, typename D, typename C, typename L, typename S>
-__device__ __forceinline__ int last_token(const L& launch, const S& sequence, int step,
-                                          const Position& position, const C& cut,
-                                          unsigned char* shared) {
+RDK_DEVICE int last_token(const L& launch, const S& sequence, int step, const Position& position,
+                          const C& cut, unsigned char* shared) {
   constexpr int kWarps = L::kThreads / kWarp;
   __shared__ int kept[kWarps];
   if (position.verdict == Verdict::kStopped) return -1;

@@ -5,8 +5,6 @@
 // 2, "Trees"). Memory floor: the target logits of the nodes on the path and, by block, of the drawn
 // nodes that are judged, once.
 
-#include "verify_tree.h"
-
 #include "launch_kernel.cuh"
 #include "verify_block.cuh"
 #include "verify_token.cuh"
@@ -20,7 +18,7 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kBlocks = VerifyTreeLaunch::kBlocks;
 
 // Nothing is put out yet.
-__device__ __forceinline__ void clear(const VerifyTreeParams& params, int64_t sequence) {
+RDK_DEVICE void clear(const VerifyTreeParams& params, int64_t sequence) {
   const int most = static_cast<int>(params.max_draft);
   int64_t* tokens = params.tokens + sequence * (params.max_draft + 1);
   int32_t* path = params.path + sequence * params.max_draft;
@@ -34,8 +32,8 @@ __device__ __forceinline__ void clear(const VerifyTreeParams& params, int64_t se
 
 // By a block, one of `splits` that share the row.
 template <typename T, typename C>
-__device__ __forceinline__ void sum_row(const TargetColumns<T, C>& columns, ChunkSum* sums,
-                                        unsigned char* shared, int split, int splits) {
+RDK_DEVICE void sum_row(const TargetColumns<T, C>& columns, ChunkSum* sums, unsigned char* shared,
+                        int split, int splits) {
   stream_chunks(columns, ring_of_warp(shared), split * kWarps + warp_index(), splits * kWarps,
                 columns.chunks(), [&](int chunk, float (&z)[kPerLane], float largest) {
                   store_chunk_sum(exponentiate(columns.cut, largest, z), &sums[chunk]);
@@ -44,25 +42,10 @@ __device__ __forceinline__ void sum_row(const TargetColumns<T, C>& columns, Chun
 
 // ------------------------------------------------------------------------ of fixed nodes
 
-// By a block: cuts the row of a node. Its chunk sums become those of what is kept.
-template <typename T, typename C>
-__device__ __forceinline__ void cut_node(const RowLimits<C>& limits, ChunkSum* sums,
-                                         unsigned char* shared, TargetColumns<T, C>* columns) {
-  if constexpr (C::kCuts) {
-    if (!limits.any()) return;
-    auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
-    columns->cut = limits.at(threshold_of(*columns, sums, limits, scratch));
-    sum_kept_chunks(*columns, sums, [&](int chunk, float (&z)[kPerLane], float largest) {
-      store_chunk_sum(exponentiate(columns->cut, largest, z), &sums[chunk]);
-    });
-  }
-}
-
 // What is drawn at a node, by one warp; -1 if its row has no distribution.
 template <typename T, typename C>
-__device__ __forceinline__ int drawn_token(const TargetColumns<T, C>& columns, const ChunkSum* sums,
-                                           unsigned char* shared, bool greedy, int64_t step_key,
-                                           int64_t position) {
+RDK_DEVICE int drawn_token(const TargetColumns<T, C>& columns, const ChunkSum* sums,
+                           unsigned char* shared, bool greedy, int64_t step_key, int64_t position) {
   const KeptSums merged(sums, columns.chunks(), reinterpret_cast<ChunkSum*>(shared));
   if (!merged.valid) return -1;
   if (greedy) return merged.argmax(columns);
@@ -70,7 +53,7 @@ __device__ __forceinline__ int drawn_token(const TargetColumns<T, C>& columns, c
 }
 
 // By all threads of the blocks that share a tree.
-__device__ __forceinline__ void meet(int splits) {
+RDK_DEVICE void meet(int splits) {
   if (splits > 1) {
     cluster_barrier();
   } else {
@@ -79,7 +62,7 @@ __device__ __forceinline__ void meet(int splits) {
 }
 
 template <typename T, typename C>
-__device__ __forceinline__ void walk_fixed(const VerifyTreeLaunch& launch, unsigned char* shared) {
+RDK_DEVICE void walk_fixed(const VerifyTreeLaunch& launch, unsigned char* shared) {
   __shared__ int next;
   const VerifyTreeParams& params = launch.params;
   const int splits = static_cast<int>(launch.shape.cluster);
@@ -111,7 +94,9 @@ __device__ __forceinline__ void walk_fixed(const VerifyTreeLaunch& launch, unsig
     sum_row(columns, sums, shared, split, splits);
     meet(splits);
     if (split == 0) {
-      cut_node(limits, sums, shared, &columns);
+      if constexpr (C::kCuts) {
+        if (limits.any()) cut_target(limits, sums, shared, &columns);
+      }
       if (warp_index() == 0) {
         const int token = drawn_token(columns, sums, shared, temperature == 0.0f, step_key,
                                       later(position, depth));
@@ -140,8 +125,7 @@ __device__ __forceinline__ void walk_fixed(const VerifyTreeLaunch& launch, unsig
 // ------------------------------------------------------------------------ of drawn nodes
 
 // By one warp.
-__device__ __forceinline__ void load_tree(const VerifyTreeParams& params, int64_t index,
-                                          TreeSequence* sequence) {
+RDK_DEVICE void load_tree(const VerifyTreeParams& params, int64_t index, TreeSequence* sequence) {
   if (lane_index() != 0) return;
   const float draft_temperature = params.mixed() ? params.draft_rows.temperature[index] : 0.0f;
   const Owned tree = owned(params.drafts, index);
@@ -156,9 +140,8 @@ __device__ __forceinline__ void load_tree(const VerifyTreeParams& params, int64_
 
 // By the block: the sums of the row that judges a step, and of the drafted one.
 template <typename T>
-__device__ __forceinline__ void sum_step(const VerifyTreeLaunch& launch,
-                                         const TreeSequence& sequence, int step, int draft_chunks,
-                                         const Cut& cut, unsigned char* shared) {
+RDK_DEVICE void sum_step(const VerifyTreeLaunch& launch, const TreeSequence& sequence, int step,
+                         int draft_chunks, const Cut& cut, unsigned char* shared) {
   const TargetColumns<T, Cut> columns = target_row<T>(launch.params, sequence, step, cut);
   sum_row(columns, launch.target_chunks + slot_of(launch, sequence, step) * columns.chunks(),
           shared, 0, 1);
@@ -175,18 +158,14 @@ constexpr int kAcceptedNode = -4;
 // By the block: how many nodes are accepted in all once the drawn one that follows, or all of them,
 // are judged. The first warp knows the token behind them, below 0 if there is none.
 template <typename T>
-__device__ __forceinline__ int judge_by_token(const VerifyTreeLaunch& launch,
-                                              const TreeSequence& sequence, int draft_chunks,
-                                              const RowLimits<Cut>& limits, unsigned char* shared,
-                                              int* token) {
+RDK_DEVICE int judge_by_token(const VerifyTreeLaunch& launch, const TreeSequence& sequence,
+                              int draft_chunks, const RowLimits<Cut>& limits, unsigned char* shared,
+                              int* token) {
   __shared__ Position position;
   const int step = sequence.depth;
   Cut cut = limits.before();
   sum_step<T>(launch, sequence, step, draft_chunks, cut, shared);
-  if (limits.any()) {
-    auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
-    cut = cut_row<T>(launch, sequence, step, limits, scratch);
-  }
+  if (limits.any()) cut = cut_step<T>(launch, sequence, step, limits, shared);
   if (warp_index() == 0) {
     decide<T, AnyDtype>(launch, sequence, step, draft_chunks, cut,
                         reinterpret_cast<ChunkSum*>(shared), &position);
@@ -201,10 +180,9 @@ __device__ __forceinline__ int judge_by_token(const VerifyTreeLaunch& launch,
 }
 
 template <typename T>
-__device__ __forceinline__ int judge_by_block(const VerifyTreeLaunch& launch,
-                                              const TreeSequence& sequence, int draft_chunks,
-                                              const RowLimits<Cut>& limits, unsigned char* shared,
-                                              int* token) {
+RDK_DEVICE int judge_by_block(const VerifyTreeLaunch& launch, const TreeSequence& sequence,
+                              int draft_chunks, const RowLimits<Cut>& limits, unsigned char* shared,
+                              int* token) {
   __shared__ Position positions[kWarps];
   __shared__ int decided[kWarps];
   int longest = -1;
@@ -220,8 +198,8 @@ __device__ __forceinline__ int judge_by_block(const VerifyTreeLaunch& launch,
 
 // By the first warp: puts out what was judged, and takes the walk to a fixed child that has the
 // token. False if the walk ends.
-__device__ __forceinline__ bool go_on(const VerifyTreeParams& params, int accepted, int token,
-                                      TreeSequence* sequence) {
+RDK_DEVICE bool go_on(const VerifyTreeParams& params, int accepted, int token,
+                      TreeSequence* sequence) {
   const int64_t index = sequence->index;
   int64_t* tokens = params.tokens + index * (params.max_draft + 1);
 #pragma unroll 1
@@ -249,7 +227,7 @@ __device__ __forceinline__ bool go_on(const VerifyTreeParams& params, int accept
 }
 
 template <typename T, typename R>
-__device__ __forceinline__ void walk_drawn(const VerifyTreeLaunch& launch, unsigned char* shared) {
+RDK_DEVICE void walk_drawn(const VerifyTreeLaunch& launch, unsigned char* shared) {
   __shared__ TreeSequence sequence;
   __shared__ bool goes_on;
   const VerifyTreeParams& params = launch.params;
