@@ -244,8 +244,9 @@ RDK_DEVICE void draft_part(const DraftLaunch& launch, unsigned char* shared, Hel
                                    : last_block(launch.tickets + index, launch.splits)) {
     if constexpr (C::kCuts) {
       const RowLimits<C> limits = limits_of<C>(params, index, facts.temperature);
-      row.cut = limits.before();
+      row.cut = Cut::nothing();
       if (limits.any()) {
+        row.cut = limits.before();
         cut_row(limits, sums.stored.chunks, shared, &row,
                 [&](int chunk, float (&z)[kPerLane], float largest) {
                   sum_draft_chunk(row, chunk, z, largest, params.affinity.spread, rank,

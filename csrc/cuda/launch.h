@@ -148,8 +148,9 @@ struct VerifyLaunch {
   static_assert(kResidualTries % (kThreads / kWarp) == 0, "warps share the tries evenly");
   static constexpr int kBlocks = 2;
   static constexpr bool kSharesPasses = true;
+  static constexpr bool kSumsDrafts = true;
   static constexpr int kSplitsOfScout = 16;
-  static constexpr int kStaticSharedBytes = 960;
+  static constexpr int kStaticSharedBytes = 1344;
   Params params;
   LaunchShape shape;
   // Blocks that share a sequence, each a part of all its rows, of which the last one decides; or 1,
@@ -212,6 +213,7 @@ struct VerifyTreeLaunch {
   static_assert(kResidualTries % (kThreads / kWarp) == 0, "warps share the tries evenly");
   static constexpr int kBlocks = 2;
   static constexpr bool kSharesPasses = false;
+  static constexpr bool kSumsDrafts = true;
   static constexpr int kStaticSharedBytes = 992;  // at most: of drawn nodes by block
   Params params;
   LaunchShape shape;
@@ -241,6 +243,7 @@ struct VerifyShardLaunch {
   static constexpr int kThreads = 256;  // of a block
   static_assert(kResidualTries % (kThreads / kWarp) == 0, "warps share the tries evenly");
   static constexpr int kBlocks = 2;
+  static constexpr bool kSumsDrafts = false;  // all stats are passed
   static constexpr int kStaticSharedBytes = 960;
   Params params;
   LaunchShape shape;

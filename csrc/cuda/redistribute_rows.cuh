@@ -134,16 +134,16 @@ RDK_DEVICE void cut_rows(const RedistributeLaunch& launch, const Tile& tile) {
     for (int g = 0; g < tile.rows; ++g) {
       const RowLimits<Cut> limits = limits_of<Cut>(launch, tile.first_row + g);
       DraftRow<T, Cut> row = draft_row<T>(launch, tile.first_row + g, limits.before());
+      Cut cut = Cut::nothing();
       if (usable_temperature(limits.temperature) && limits.usable() && limits.any()) {
         cut_row(limits, sums_of<Cut>(launch, tile, g, row.chunks()).stored.chunks,
                 reinterpret_cast<unsigned char*>(&tile.scratch->threshold), &row,
                 [&](int chunk, float (&z)[kPerLane], float largest) {
                   take_chunk(launch, tile, g, row, chunk, z, largest);
                 });
-      } else {
-        row.cut = Cut::nothing();
+        cut = row.cut;
       }
-      if (threadIdx.x == 0) tile.scratch->cuts[g] = row.cut;
+      if (threadIdx.x == 0) tile.scratch->cuts[g] = cut;
     }
     __syncthreads();
   }

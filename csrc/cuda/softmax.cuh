@@ -322,11 +322,24 @@ struct KeptSums : Softmax {
     const int chunk = warp_draw_of<kEach>(count, uniform(words.word[0]), total, weights);
     return chunk * kChunk + draw_in_chunk(row, chunk, words);
   }
+  // Of a target's row, whose z at temperature 0 are its logits. Little code, because others jump
+  // over it.
   template <typename Row>
   RDK_DEVICE int argmax(const Row& row) const {
+    constexpr int kTogether = 8;
     int chunk = lane_index();
     while (chunk < count && (chunk < kKept ? kept[chunk] : load(chunk)).max != max) chunk += kWarp;
-    return largest_in_chunk(row, warp_min(chunk), max);
+    const int begin = warp_min(chunk) * kChunk + lane_index();
+    int column = begin + kChunk;
+#pragma unroll 1
+    for (int first = begin; first < begin + kChunk; first += kTogether * kWarp) {
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int own = first + j * kWarp;
+        if (own < row.size && row.logit(own) == max) column = min(column, own);
+      }
+    }
+    return warp_min(column);
   }
 };
 

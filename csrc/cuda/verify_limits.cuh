@@ -28,12 +28,10 @@ RDK_DEVICE void cut_target(const RowLimits<Cut>& limits, ChunkSum* sums, unsigne
 }
 
 // By a block: where the row of a step is cut.
-template <typename T, typename L, typename S>
-RDK_DEVICE Cut cut_step(const L& launch, const S& sequence, int step, const RowLimits<Cut>& limits,
-                        unsigned char* shared) {
-  TargetColumns<T, Cut> columns = target_row<T>(launch.params, sequence, step, limits.before());
-  const int64_t slot = slot_of(launch, sequence, step);
-  cut_target(limits, launch.target_chunks + slot * columns.chunks(), shared, &columns);
+template <typename J>
+RDK_DEVICE Cut cut_step(const J& judge, int step, const RowLimits<Cut>& limits) {
+  auto columns = judge.target_row(step, limits.before());
+  cut_target(limits, judge.target_sums(step, columns.chunks()), judge.shared, &columns);
   return columns.cut;
 }
 
@@ -45,12 +43,13 @@ RDK_DEVICE float log_probability(float z, const Softmax& softmax) {
 
 // By a block: that of the raw logits at temperature 1, whose sums it takes. Only the first thread
 // returns it; NaN where they have no distribution.
-template <typename T>
-RDK_DEVICE float raw_logprob(const VerifyLaunch& launch, const Sequence& sequence, int step,
-                             int token) {
-  TargetColumns<T, Whole> raw = target_row<T>(launch.params, sequence, step, Whole{});
+template <typename T, typename D, typename S>
+RDK_DEVICE float raw_logprob(const Judge<T, D, Cut, VerifyLaunch, S>& judge, int step, int token) {
+  using Raw = Judge<T, D, Whole, VerifyLaunch, S>;
+  auto raw =
+      Raw{judge.launch, judge.sequence, judge.draft_chunks, judge.shared}.target_row(step, {});
   raw.scale = Scale(1.0f);
-  ChunkSum* sums = launch.raw_chunks + sequence.index * raw.chunks();
+  ChunkSum* sums = judge.launch.raw_chunks + judge.sequence.index * raw.chunks();
 #pragma unroll 1
   for (int chunk = warp_index(); chunk < raw.chunks(); chunk += VerifyLaunch::kThreads / kWarp) {
     float z[kPerLane];
@@ -68,25 +67,24 @@ RDK_DEVICE float raw_logprob(const VerifyLaunch& launch, const Sequence& sequenc
 }
 
 // By a block, for the token that a step gives, which the first thread knows.
-template <typename T, typename C>
-RDK_DEVICE void write_logprob(const VerifyLaunch& launch, const Sequence& sequence, int step,
-                              const Position& position, int token, const C& cut) {
-  const VerifyParams& params = launch.params;
+template <typename J, typename C>
+RDK_DEVICE void write_logprob(const J& judge, int step, const Position& position, int token,
+                              const C& cut) {
   if constexpr (C::kCuts) {
+    const VerifyParams& params = judge.launch.params;
     if (params.logprobs_of == Logprobs::kNone || position.verdict == Verdict::kStopped) return;
-    const float temperature = sequence.target_temperature;
+    const float temperature = judge.sequence.target_temperature;
     const bool greedy = temperature == 0.0f;
     const bool is_raw = (greedy || temperature == 1.0f) && params.target.allowed.data == nullptr &&
                         cut.threshold == -infinity();
     float logprob = 0.0f;  // of the processed row at temperature 0
     if (params.logprobs_of == Logprobs::kRaw && !is_raw) {
-      logprob = raw_logprob<T>(launch, sequence, step, token);
+      logprob = raw_logprob(judge, step, token);
     } else if (threadIdx.x == 0 && !(greedy && params.logprobs_of == Logprobs::kProcessed)) {
-      const TargetColumns<T, Cut> columns = target_row<T>(params, sequence, step, cut);
-      logprob = log_probability(columns.value(token), position.target);
+      logprob = log_probability(judge.target_row(step, cut).value(token), position.target);
     }
     if (threadIdx.x == 0) {
-      params.logprobs[sequence.index * (params.max_draft + 1) + step] = logprob;
+      params.logprobs[judge.sequence.index * (params.max_draft + 1) + step] = logprob;
     }
   }
 }

@@ -138,16 +138,17 @@ RDK_DEVICE void load_tree(const VerifyTreeParams& params, int64_t index, TreeSeq
                0};
 }
 
+// Judges drawn nodes, by a drafter of any type.
+template <typename T>
+using TreeJudge = Judge<T, AnyDtype, Cut, VerifyTreeLaunch, TreeSequence>;
+
 // By the block: the sums of the row that judges a step, and of the drafted one.
 template <typename T>
-RDK_DEVICE void sum_step(const VerifyTreeLaunch& launch, const TreeSequence& sequence, int step,
-                         int draft_chunks, const Cut& cut, unsigned char* shared) {
-  const TargetColumns<T, Cut> columns = target_row<T>(launch.params, sequence, step, cut);
-  sum_row(columns, launch.target_chunks + slot_of(launch, sequence, step) * columns.chunks(),
-          shared, 0, 1);
-  if (launch.params.draft_rows.stats == nullptr && step < sequence.count) {
-    sum_draft_row<AnyDtype>(launch, sequence, step, draft_chunks, warp_index(), kWarps,
-                            ring_of_warp(shared));
+RDK_DEVICE void sum_step(const TreeJudge<T>& judge, int step, const Cut& cut) {
+  const TargetColumns<T, Cut> columns = judge.target_row(step, cut);
+  sum_row(columns, judge.target_sums(step, columns.chunks()), judge.shared, 0, 1);
+  if (judge.launch.params.draft_rows.stats == nullptr && step < judge.sequence.count) {
+    judge.sum_draft_row(step, warp_index(), kWarps);
   }
   __syncthreads();
 }
@@ -158,42 +159,33 @@ constexpr int kAcceptedNode = -4;
 // By the block: how many nodes are accepted in all once the drawn one that follows, or all of them,
 // are judged. The first warp knows the token behind them, below 0 if there is none.
 template <typename T>
-RDK_DEVICE int judge_by_token(const VerifyTreeLaunch& launch, const TreeSequence& sequence,
-                              int draft_chunks, const RowLimits<Cut>& limits, unsigned char* shared,
-                              int* token) {
+RDK_DEVICE int judge_by_token(const TreeJudge<T>& judge, const RowLimits<Cut>& limits, int* token) {
   __shared__ Position position;
-  const int step = sequence.depth;
+  const int step = judge.sequence.depth;
   Cut cut = limits.before();
-  sum_step<T>(launch, sequence, step, draft_chunks, cut, shared);
-  if (limits.any()) cut = cut_step<T>(launch, sequence, step, limits, shared);
-  if (warp_index() == 0) {
-    decide<T, AnyDtype>(launch, sequence, step, draft_chunks, cut,
-                        reinterpret_cast<ChunkSum*>(shared), &position);
-  }
+  sum_step(judge, step, cut);
+  if (limits.any()) cut = cut_step(judge, step, limits);
+  if (warp_index() == 0) judge.decide(step, cut, &position);
   __syncthreads();
   if (position.verdict == Verdict::kAccepted) {
     *token = kAcceptedNode;
     return step + 1;
   }
-  *token = last_token<T, AnyDtype>(launch, sequence, step, position, cut, shared);
+  *token = last_token(judge, step, position, cut);
   return step;
 }
 
 template <typename T>
-RDK_DEVICE int judge_by_block(const VerifyTreeLaunch& launch, const TreeSequence& sequence,
-                              int draft_chunks, const RowLimits<Cut>& limits, unsigned char* shared,
-                              int* token) {
+RDK_DEVICE int judge_by_block(const TreeJudge<T>& judge, const RowLimits<Cut>& limits, int* token) {
   __shared__ Position positions[kWarps];
   __shared__ int decided[kWarps];
   int longest = -1;
 #pragma unroll 1
-  for (int step = sequence.depth; longest < 0; ++step) {
-    sum_step<T>(launch, sequence, step, draft_chunks, limits.before(), shared);
-    longest = weigh_prefixes<T, AnyDtype>(launch, sequence, step, step, draft_chunks, limits,
-                                          shared, positions);
+  for (int step = judge.sequence.depth; longest < 0; ++step) {
+    sum_step(judge, step, limits.before());
+    longest = weigh_prefixes(judge, step, step, limits, positions);
   }
-  return accept_prefix<T, AnyDtype>(launch, sequence, longest, draft_chunks, limits, shared,
-                                    positions, decided, token);
+  return accept_prefix(judge, longest, limits, positions, decided, token);
 }
 
 // By the first warp: puts out what was judged, and takes the walk to a fixed child that has the
@@ -237,8 +229,9 @@ RDK_DEVICE void walk_drawn(const VerifyTreeLaunch& launch, unsigned char* shared
   const RowLimits<Cut> limits(params.sequences.truncation, sequence.index,
                               static_cast<int>(params.target.size), sequence.target_temperature);
   if (!usable_temperature(sequence.target_temperature) || !limits.usable()) return;
-  const int draft_chunks =
-      chunks_in(params.draft.draft_size) + chunks_in(params.draft.dynamic_size);
+  const TreeJudge<T> judge{
+      launch, sequence, chunks_in(params.draft.draft_size) + chunks_in(params.draft.dynamic_size),
+      shared};
 #pragma unroll 1
   do {
     if (warp_index() == 0) follow_drawn(params, R::kByBlock, &sequence);
@@ -246,9 +239,9 @@ RDK_DEVICE void walk_drawn(const VerifyTreeLaunch& launch, unsigned char* shared
     int token = -1;
     int accepted;
     if constexpr (R::kByBlock) {
-      accepted = judge_by_block<T>(launch, sequence, draft_chunks, limits, shared, &token);
+      accepted = judge_by_block(judge, limits, &token);
     } else {
-      accepted = judge_by_token<T>(launch, sequence, draft_chunks, limits, shared, &token);
+      accepted = judge_by_token(judge, limits, &token);
     }
     __syncthreads();
     if (warp_index() == 0) {
