@@ -16,3 +16,4 @@ using uint64_t = unsigned long long;
 #else
 #define RDK_HOST_DEVICE inline
 #endif
+#define RDK_DEVICE __device__ __forceinline__

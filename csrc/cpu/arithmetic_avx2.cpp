@@ -25,7 +25,7 @@
 
 namespace rdk::cpu {
 
-const Arithmetic kAvx2Arithmetic = RDK_ARITHMETIC("avx2");
+constexpr Arithmetic kAvx2Arithmetic = arithmetic_named("avx2");
 
 }  // namespace rdk::cpu
 

@@ -26,7 +26,7 @@
 
 namespace rdk::cpu {
 
-const Arithmetic kAvx512Arithmetic = RDK_ARITHMETIC("avx512");
+constexpr Arithmetic kAvx512Arithmetic = arithmetic_named("avx512");
 
 }  // namespace rdk::cpu
 

@@ -6,6 +6,6 @@
 
 namespace rdk::cpu {
 
-const Arithmetic kDefaultArithmetic = RDK_ARITHMETIC("default");
+constexpr Arithmetic kDefaultArithmetic = arithmetic_named("default");
 
 }  // namespace rdk::cpu

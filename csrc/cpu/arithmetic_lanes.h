@@ -43,17 +43,9 @@ void spread_sums_of(const float* weights, int64_t count, const float* spread, fl
 
 void spread_sums(const float* weights, int64_t count, const float* spread, int64_t rank,
                  float* sums) {
-  static_assert(kMaxRank == 4, "one case for each rank");
-  switch (rank) {
-    case 1:
-      return spread_sums_of<1>(weights, count, spread, sums);
-    case 2:
-      return spread_sums_of<2>(weights, count, spread, sums);
-    case 3:
-      return spread_sums_of<3>(weights, count, spread, sums);
-    case 4:
-      return spread_sums_of<4>(weights, count, spread, sums);
-  }
+  constexpr decltype(&spread_sums_of<1>) kOfRank[kMaxRank] = {spread_sums_of<1>, spread_sums_of<2>,
+                                                              spread_sums_of<3>, spread_sums_of<4>};
+  if (rank > 0) kOfRank[rank - 1](weights, count, spread, sums);
 }
 
 // Columns of S for kRows rows at once.
@@ -142,19 +134,17 @@ struct Columns {
   }
 };
 
+template <int kRows>
+void column_masses_of(const AffinityColumns& affinity, const float* const* weights, int64_t begin,
+                      int64_t end, float* const* masses) {
+  Columns<kRows>(affinity, begin, weights, masses).until(end);
+}
+
 void column_masses(const AffinityColumns& affinity, const float* const* weights, int64_t rows,
                    int64_t begin, int64_t end, float* const* masses) {
-  static_assert(kGroup == 4, "one case for each number of rows");
-  switch (rows) {
-    case 1:
-      return Columns<1>(affinity, begin, weights, masses).until(end);
-    case 2:
-      return Columns<2>(affinity, begin, weights, masses).until(end);
-    case 3:
-      return Columns<3>(affinity, begin, weights, masses).until(end);
-    case 4:
-      return Columns<4>(affinity, begin, weights, masses).until(end);
-  }
+  constexpr decltype(&column_masses_of<1>) kOfRows[kGroup] = {
+      column_masses_of<1>, column_masses_of<2>, column_masses_of<3>, column_masses_of<4>};
+  kOfRows[rows - 1](affinity, weights, begin, end, masses);
 }
 
 void finish_columns(const AffinityColumns& affinity, float sum, const float* s, int64_t begin,
@@ -202,19 +192,9 @@ void overlap_of(const float* p_row, const float* q_row, int64_t count, const flo
 
 void overlap(const float* p, const float* q, int64_t count, const float* const* priors,
              int64_t rank, uint32_t* below, float* sums) {
-  static_assert(kMaxRank == 4, "one case for each rank");
-  switch (rank) {
-    case 0:
-      return overlap_of<0>(p, q, count, priors, below, sums);
-    case 1:
-      return overlap_of<1>(p, q, count, priors, below, sums);
-    case 2:
-      return overlap_of<2>(p, q, count, priors, below, sums);
-    case 3:
-      return overlap_of<3>(p, q, count, priors, below, sums);
-    case 4:
-      return overlap_of<4>(p, q, count, priors, below, sums);
-  }
+  constexpr decltype(&overlap_of<0>) kOfRank[kMaxRank + 1] = {
+      overlap_of<0>, overlap_of<1>, overlap_of<2>, overlap_of<3>, overlap_of<4>};
+  kOfRank[rank](p, q, count, priors, below, sums);
 }
 
 template <typename Type, int kRows>
@@ -257,17 +237,9 @@ void dots_of(const HeadRows& rows, const void* hidden_data, int64_t size, float*
 
 template <typename Type>
 void dots_as(const HeadRows& rows, const void* hidden, int64_t size, float* dots) {
-  static_assert(kGroup == 4, "one case for each number of rows");
-  switch (rows.count) {
-    case 1:
-      return dots_of<Type, 1>(rows, hidden, size, dots);
-    case 2:
-      return dots_of<Type, 2>(rows, hidden, size, dots);
-    case 3:
-      return dots_of<Type, 3>(rows, hidden, size, dots);
-    case 4:
-      return dots_of<Type, 4>(rows, hidden, size, dots);
-  }
+  constexpr decltype(&dots_of<Type, 1>) kOfRows[kGroup] = {dots_of<Type, 1>, dots_of<Type, 2>,
+                                                           dots_of<Type, 3>, dots_of<Type, 4>};
+  kOfRows[rows.count - 1](rows, hidden, size, dots);
 }
 
 void dots(Dtype dtype, const HeadRows& rows, const void* hidden, int64_t size, float* dots) {
@@ -281,23 +253,12 @@ void dots(Dtype dtype, const HeadRows& rows, const void* hidden, int64_t size, f
   }
 }
 
+constexpr Arithmetic arithmetic_named(const char* name) {
+  return {name,           scale,    exponentiate, measure,
+          split,          weigh,    collect,      exponentiate_kept,
+          keep,           cut,      spread_sums,  column_masses,
+          finish_columns, residual, overlap,      dots};
+}
+
 }  // namespace
 }  // namespace rdk::cpu
-
-#define RDK_ARITHMETIC(name)    \
-  {name,                        \
-   rdk::cpu::scale,             \
-   rdk::cpu::exponentiate,      \
-   rdk::cpu::measure,           \
-   rdk::cpu::split,             \
-   rdk::cpu::weigh,             \
-   rdk::cpu::collect,           \
-   rdk::cpu::exponentiate_kept, \
-   rdk::cpu::keep,              \
-   rdk::cpu::cut,               \
-   rdk::cpu::spread_sums,       \
-   rdk::cpu::column_masses,     \
-   rdk::cpu::finish_columns,    \
-   rdk::cpu::residual,          \
-   rdk::cpu::overlap,           \
-   rdk::cpu::dots}

@@ -121,24 +121,22 @@ void finish_row(const OverlapParams& params, const Row& row) {
 }  // namespace
 
 void overlap(const OverlapParams& params, const Threads& threads) {
-  const int64_t together = std::clamp<int64_t>(params.rows / threads.count, 1, kGroup);
-  for_each_row<Group>(threads, (params.rows + together - 1) / together,
-                      together * (params.draft.draft_size + 2 * params.target.size),
-                      [&](int64_t unit, const Threads& for_unit, Group* group) {
-                        group->count = 0;
-                        const int64_t end = std::min((unit + 1) * together, params.rows);
-                        for (int64_t index = unit * together; index < end; ++index) {
-                          Row* row = &group->rows[group->count];
-                          if (begin_row(params, index, for_unit, &group->softmax, row)) {
-                            ++group->count;
-                          } else {
-                            write_no_distribution(params, index);
+  for_each_group<Group>(threads, params.rows, kGroup,
+                        params.draft.draft_size + 2 * params.target.size, 0,
+                        [&](int64_t first, int64_t end, const Threads& for_group, Group* group) {
+                          group->count = 0;
+                          for (int64_t index = first; index < end; ++index) {
+                            Row* row = &group->rows[group->count];
+                            if (begin_row(params, index, for_group, &group->softmax, row)) {
+                              ++group->count;
+                            } else {
+                              write_no_distribution(params, index);
+                            }
                           }
-                        }
-                        if (group->count > 0) compare(params, for_unit, group);
-                        for (int64_t i = 0; i < group->count; ++i)
-                          finish_row(params, group->rows[i]);
-                      });
+                          if (group->count > 0) compare(params, for_group, group);
+                          for (int64_t i = 0; i < group->count; ++i)
+                            finish_row(params, group->rows[i]);
+                        });
 }
 
 }  // namespace rdk::cpu

@@ -51,10 +51,6 @@ void gather_bits(const uint32_t* below, int64_t words, int64_t rows, uint8_t* by
   }
 }
 
-struct Group {
-  std::vector<uint8_t> bytes;
-};
-
 class Rows {
  public:
   Rows(const OverlapBackwardParams& params, int64_t first, int64_t count, const uint8_t* bytes)
@@ -150,21 +146,17 @@ class Rows {
 
 void overlap_backward(const OverlapBackwardParams& params, const Threads& threads) {
   const int64_t words = params.words();
-  const int64_t together = std::clamp<int64_t>(params.rows / threads.count, 1, kTogether);
-  for_each_row<Group>(threads, (params.rows + together - 1) / together,
-                      together * params.draft.draft_size + params.draft.target_size,
-                      [&](int64_t unit, const Threads& for_unit, Group* group) {
-                        const int64_t first = unit * together;
-                        const int64_t count = std::min(together, params.rows - first);
-                        group->bytes.resize(words * 32);
-                        gather_bits(params.below + first * words, words, count,
-                                    group->bytes.data());
-                        const Rows rows(params, first, count, group->bytes.data());
-                        share(for_unit, chunks_of(params.draft.draft_size), [&](Units& units) {
-                          for (int64_t chunk; units.claim(&chunk);) rows.write_chunk(chunk);
-                        });
-                        rows.write_dynamic();
-                      });
+  for_each_group<std::vector<uint8_t>>(
+      threads, params.rows, kTogether, params.draft.draft_size, params.draft.target_size,
+      [&](int64_t first, int64_t end, const Threads& for_group, std::vector<uint8_t>* bytes) {
+        bytes->resize(words * 32);
+        gather_bits(params.below + first * words, words, end - first, bytes->data());
+        const Rows rows(params, first, end - first, bytes->data());
+        share(for_group, chunks_of(params.draft.draft_size), [&](Units& units) {
+          for (int64_t chunk; units.claim(&chunk);) rows.write_chunk(chunk);
+        });
+        rows.write_dynamic();
+      });
 }
 
 }  // namespace rdk::cpu

@@ -70,20 +70,18 @@ void evaluate(const AffinityColumns& affinity, const Group& group, const Threads
 
 void redistribute(const RedistributeParams& params, const Threads& threads) {
   const int64_t size = params.affinity.target_size;
-  const int64_t together = std::clamp<int64_t>(params.rows / threads.count, 1, kGroup);
-  for_each_row<Group>(threads, (params.rows + together - 1) / together,
-                      together * (params.draft.draft_size + size),
-                      [&](int64_t unit, const Threads& for_unit, Group* group) {
-                        group->count = 0;
-                        const int64_t end = std::min((unit + 1) * together, params.rows);
-                        for (int64_t index = unit * together; index < end; ++index) {
-                          float* probs = params.probs + index * size;
-                          if (!begin_row(params, index, for_unit, probs, group)) {
-                            std::fill(probs, probs + size, std::numeric_limits<float>::quiet_NaN());
+  for_each_group<Group>(threads, params.rows, kGroup, params.draft.draft_size + size, 0,
+                        [&](int64_t first, int64_t end, const Threads& for_group, Group* group) {
+                          group->count = 0;
+                          for (int64_t index = first; index < end; ++index) {
+                            float* probs = params.probs + index * size;
+                            if (!begin_row(params, index, for_group, probs, group)) {
+                              std::fill(probs, probs + size,
+                                        std::numeric_limits<float>::quiet_NaN());
+                            }
                           }
-                        }
-                        if (group->count > 0) evaluate(params.affinity, *group, for_unit);
-                      });
+                          if (group->count > 0) evaluate(params.affinity, *group, for_group);
+                        });
 }
 
 }  // namespace rdk::cpu

@@ -64,4 +64,17 @@ void for_each_row(const Threads& threads, int64_t rows, int64_t columns, const W
   });
 }
 
+// The same of rows that are taken together, `most` of them where that leaves no thread idle:
+// work(first, end, threads, scratch). A group has `of_group` columns besides those of its rows.
+template <typename Scratch, typename Work>
+void for_each_group(const Threads& threads, int64_t rows, int64_t most, int64_t columns,
+                    int64_t of_group, const Work& work) {
+  const int64_t together = std::clamp<int64_t>(rows / threads.count, 1, most);
+  for_each_row<Scratch>(threads, (rows + together - 1) / together, together * columns + of_group,
+                        [&](int64_t group, const Threads& for_group, Scratch* scratch) {
+                          const int64_t first = group * together;
+                          work(first, std::min(first + together, rows), for_group, scratch);
+                        });
+}
+
 }  // namespace rdk::cpu

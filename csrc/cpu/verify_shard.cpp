@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "operators.h"
+#include "verify_methods.h"
 #include "verify_residual.h"
-#include "verify_token.h"
 
 namespace rdk::cpu {
 namespace {

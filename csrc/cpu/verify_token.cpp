@@ -1,7 +1,6 @@
 // verify by token. Memory floor: the target logits up to the first rejection, once.
 
-#include "verify_token.h"
-
+#include "verify_methods.h"
 #include "verify_residual.h"
 
 namespace rdk::cpu {

@@ -12,15 +12,15 @@ struct Entries {
   int end;
 };
 
-__device__ __forceinline__ Entries column_entries(const AffinityColumns& affinity, int token) {
+RDK_DEVICE Entries column_entries(const AffinityColumns& affinity, int token) {
   return {affinity.offsets[token], affinity.offsets[token + 1]};
 }
 
 // q(x) at one token from the row's stats (docs/design.md, "Redistribute"), by one warp, of which
 // each lane sums a share of the terms.
 template <typename T, typename C>
-__device__ __forceinline__ float token_q(const AffinityColumns& affinity, const Entries& column,
-                                         const DraftRow<T, C>& row, const float* stats, int token) {
+RDK_DEVICE float token_q(const AffinityColumns& affinity, const Entries& column,
+                         const DraftRow<T, C>& row, const float* stats, int token) {
   float mass = 0.0f;
 #pragma unroll 1
   for (int entry = column.begin + lane_index(); entry < column.end; entry += kWarp) {
@@ -42,8 +42,8 @@ __device__ __forceinline__ float token_q(const AffinityColumns& affinity, const 
 // row's running sums end in exactly 2^32, more than any word, so each search ends inside its range.
 // words(t) are those of try t. Sums and tokens of a row of few entries are asked for at once.
 template <typename Words>
-__device__ __forceinline__ int warp_draw_target(const AffinityRows& affinity, int draft,
-                                                uint32_t word, Words&& words) {
+RDK_DEVICE int warp_draw_target(const AffinityRows& affinity, int draft, uint32_t word,
+                                Words&& words) {
   const int rank = static_cast<int>(affinity.rank);
   const int begin = affinity.offsets[draft];
   const int count = affinity.offsets[draft + 1] - begin;

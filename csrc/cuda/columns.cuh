@@ -6,14 +6,13 @@
 
 namespace rdk {
 
-__device__ __forceinline__ void store_vector(float* address, const float* values) {
+RDK_DEVICE void store_vector(float* address, const float* values) {
   *reinterpret_cast<uint4*>(address) = {__float_as_uint(values[0]), __float_as_uint(values[1]),
                                         __float_as_uint(values[2]), __float_as_uint(values[3])};
 }
 
 // A chunk's z, for all warps.
-__device__ __forceinline__ void keep_chunk(const float (&z)[kPerLane], int begin, int size,
-                                           float* kept) {
+RDK_DEVICE void keep_chunk(const float (&z)[kPerLane], int begin, int size, float* kept) {
 #pragma unroll
   for (int v = 0; v < kPerLane; v += 4) {
     const int column = begin + column_of(lane_index(), v);
@@ -24,12 +23,11 @@ __device__ __forceinline__ void keep_chunk(const float (&z)[kPerLane], int begin
 
 // The tokens of a lane in a warp's from base on: each kWarp after the other, so that a warp's loads
 // and stores are coalesced wherever a row begins.
-__device__ __forceinline__ int token_of(int base, int j) { return base + j * kWarp + lane_index(); }
+RDK_DEVICE int token_of(int base, int j) { return base + j * kWarp + lane_index(); }
 
 // Of a tensor over target tokens; zero from end on.
 template <typename Number, int kCount>
-__device__ __forceinline__ void load_tokens(const Number* values, int base, int end,
-                                            Number (&out)[kCount]) {
+RDK_DEVICE void load_tokens(const Number* values, int base, int end, Number (&out)[kCount]) {
 #pragma unroll
   for (int j = 0; j < kCount; ++j) {
     const int token = token_of(base, j);
@@ -45,8 +43,7 @@ struct Columns {
 };
 
 template <int kCount>
-__device__ __forceinline__ Columns<kCount> load_columns(const AffinityColumns& affinity, int base,
-                                                        int end) {
+RDK_DEVICE Columns<kCount> load_columns(const AffinityColumns& affinity, int base, int end) {
   Columns<kCount> columns{};
   if (affinity.entries == 0) return columns;
   load_tokens(affinity.offsets, base, end, columns.begin);
@@ -56,9 +53,8 @@ __device__ __forceinline__ Columns<kCount> load_columns(const AffinityColumns& a
 
 // A column that has ended adds zeros, its weights read from an entry of another: they are finite.
 template <int kCount, typename Weight>
-__device__ __forceinline__ void add_entries(const AffinityColumns& affinity,
-                                            const Columns<kCount>& columns, Weight&& weight,
-                                            float (&masses)[kCount]) {
+RDK_DEVICE void add_entries(const AffinityColumns& affinity, const Columns<kCount>& columns,
+                            Weight&& weight, float (&masses)[kCount]) {
   const int32_t* __restrict__ all_drafts = affinity.drafts;
   const float* __restrict__ all_shares = affinity.weights;
   const int last = static_cast<int>(affinity.entries) - 1;
@@ -85,8 +81,8 @@ __device__ __forceinline__ void add_entries(const AffinityColumns& affinity,
 
 // Adds exp(z - max) of the dynamic columns of a warp's tokens, in the order of the columns.
 template <int kCount, typename D, typename C>
-__device__ __forceinline__ void add_dynamic_columns(const DraftRow<D, C>& draft, float max,
-                                                    int base, float (&masses)[kCount]) {
+RDK_DEVICE void add_dynamic_columns(const DraftRow<D, C>& draft, float max, int base,
+                                    float (&masses)[kCount]) {
 #pragma unroll 1
   for (int begin = 0; begin < draft.dynamic_size; begin += kWarp) {
     const int c = begin + lane_index();
@@ -111,7 +107,7 @@ __device__ __forceinline__ void add_dynamic_columns(const DraftRow<D, C>& draft,
 // last place, and then the second rounds correctly (Markstein, "Computation of elementary functions
 // on the IBM RISC System/6000 processor", 1990). It needs remainders without underflow.
 template <int kCount>
-__device__ __forceinline__ void divide(float (&masses)[kCount], float total, float reciprocal) {
+RDK_DEVICE void divide(float (&masses)[kCount], float total, float reciprocal) {
   constexpr float kTwoToMinus90 = 8.0779357e-28f;
   bool tiny = false;
 #pragma unroll
@@ -133,7 +129,7 @@ __device__ __forceinline__ void divide(float (&masses)[kCount], float total, flo
 
 // The same of any total.
 template <int kCount>
-__device__ __forceinline__ void divide(float (&masses)[kCount], float total) {
+RDK_DEVICE void divide(float (&masses)[kCount], float total) {
   if (total >= 1.0f) return divide(masses, total, 1.0f / total);
 #pragma unroll
   for (int j = 0; j < kCount; ++j) masses[j] = masses[j] / total;

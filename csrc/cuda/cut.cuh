@@ -9,10 +9,10 @@ namespace rdk {
 
 // Every token is allowed.
 struct NoMask {
-  __device__ __forceinline__ static NoMask of(const Rows&, int64_t) { return {}; }
-  __device__ __forceinline__ void advance(int64_t) {}
-  __device__ __forceinline__ bool allows(int) const { return true; }
-  __device__ __forceinline__ void apply(int, int, float (&)[kPerLane]) const {}
+  RDK_DEVICE static NoMask of(const Rows&, int64_t) { return {}; }
+  RDK_DEVICE void advance(int64_t) {}
+  RDK_DEVICE bool allows(int) const { return true; }
+  RDK_DEVICE void apply(int, int, float (&)[kPerLane]) const {}
 };
 
 // One bit for each token of a row.
@@ -20,18 +20,18 @@ struct BitMask {
   const uint32_t* words;  // null: every token is allowed
 
   // Of the row, where there are masks: in two dimensions, as logits of the target are.
-  __device__ __forceinline__ static BitMask of(const Rows& allowed, int64_t row) {
+  RDK_DEVICE static BitMask of(const Rows& allowed, int64_t row) {
     if (allowed.data == nullptr) return {nullptr};
     return {static_cast<const uint32_t*>(allowed.data) + row * allowed.inner_stride};
   }
-  __device__ __forceinline__ void advance(int64_t by) {
+  RDK_DEVICE void advance(int64_t by) {
     if (words != nullptr) words += by;
   }
-  __device__ __forceinline__ bool allows(int token) const {
+  RDK_DEVICE bool allows(int token) const {
     return words == nullptr || (__ldg(words + token / 32) >> (token % 32) & 1u) != 0;
   }
   // To this lane's logits of a chunk. Whole bytes: a lane's neighbouring columns.
-  __device__ __forceinline__ void apply(int begin, int size, float (&logits)[kPerLane]) const {
+  RDK_DEVICE void apply(int begin, int size, float (&logits)[kPerLane]) const {
     static_assert(kVector == 8, "a vector has a byte of the mask");
     if (words == nullptr) return;
 #pragma unroll
@@ -51,24 +51,19 @@ struct Whole {
   using Rows = Whole;
   using Mask = NoMask;
 
-  __device__ __forceinline__ static Whole nothing() { return {}; }
-  __device__ __forceinline__ static Whole at(float, float) { return {}; }
-  __device__ __forceinline__ float limit() const { return -infinity(); }
+  RDK_DEVICE static Whole nothing() { return {}; }
+  RDK_DEVICE static Whole at(float, float) { return {}; }
+  RDK_DEVICE float limit() const { return -infinity(); }
 
-  __device__ __forceinline__ float scaled(float logit, const Scale& scale) const {
-    return scale(logit);
-  }
+  RDK_DEVICE float scaled(float logit, const Scale& scale) const { return scale(logit); }
   // To logits, whose largest is given; returns the largest z.
-  __device__ __forceinline__ float apply(const Scale& scale, float largest,
-                                         float (&z)[kPerLane]) const {
+  RDK_DEVICE float apply(const Scale& scale, float largest, float (&z)[kPerLane]) const {
     return scale(largest, z);
   }
-  __device__ __forceinline__ float kept(float z) const { return z; }
-  __device__ __forceinline__ void keep(float (&)[kPerLane]) const {}
+  RDK_DEVICE float kept(float z) const { return z; }
+  RDK_DEVICE void keep(float (&)[kPerLane]) const {}
   // The largest z of this lane, where it was `largest` before masks and cuts.
-  __device__ __forceinline__ float largest_kept(float largest, const float (&)[kPerLane]) const {
-    return largest;
-  }
+  RDK_DEVICE float largest_kept(float largest, const float (&)[kPerLane]) const { return largest; }
 };
 
 // Of which all chunks are whole, in one run of static columns whose bias, if any, is aligned like
@@ -78,9 +73,8 @@ struct Whole {
 struct Plain : Whole {
   static constexpr bool kPlain = true;
 
-  __device__ __forceinline__ static Plain nothing() { return {}; }
-  __device__ __forceinline__ float apply(const Scale& scale, float largest,
-                                         float (&z)[kPerLane]) const {
+  RDK_DEVICE static Plain nothing() { return {}; }
+  RDK_DEVICE float apply(const Scale& scale, float largest, float (&z)[kPerLane]) const {
     return scale.briefly(largest, z);
   }
 };
@@ -93,42 +87,39 @@ struct Cut {
   float divisor;    // 0: z is a product with the reciprocal, as in a row that is whole
 
   // A row that is whole.
-  __device__ __forceinline__ static Cut nothing() { return {-infinity(), 0.0f}; }
+  RDK_DEVICE static Cut nothing() { return {-infinity(), 0.0f}; }
   // Where a division by the temperature decides what is kept.
-  __device__ __forceinline__ static Cut below(float threshold, float temperature) {
+  RDK_DEVICE static Cut below(float threshold, float temperature) {
     return {threshold, temperature == 1.0f ? 0.0f : temperature};
   }
   // Of a row whose threshold is known.
-  __device__ __forceinline__ static Cut at(float threshold, float temperature) {
+  RDK_DEVICE static Cut at(float threshold, float temperature) {
     return threshold > -infinity() ? below(threshold, temperature) : nothing();
   }
-  __device__ __forceinline__ float limit() const { return threshold; }
+  RDK_DEVICE float limit() const { return threshold; }
 
   // A finite logit whose quotient is -inf gives NaN, as in Scale.
-  __device__ __forceinline__ float divided(float logit) const {
+  RDK_DEVICE float divided(float logit) const {
     const float quotient = logit / divisor;
     return quotient == -infinity() && logit != -infinity() ? not_a_number() : quotient;
   }
-  __device__ __forceinline__ float scaled(float logit, const Scale& scale) const {
+  RDK_DEVICE float scaled(float logit, const Scale& scale) const {
     return divisor == 0.0f ? scale(logit) : divided(logit);
   }
-  __device__ __forceinline__ float apply(const Scale& scale, float largest,
-                                         float (&z)[kPerLane]) const {
+  RDK_DEVICE float apply(const Scale& scale, float largest, float (&z)[kPerLane]) const {
     if (divisor == 0.0f) return scale(largest, z);
 #pragma unroll
     for (int v = 0; v < kPerLane; ++v) z[v] = divided(z[v]);
     return largest;
   }
   // NaN stays, and leaves the row without a distribution.
-  __device__ __forceinline__ float kept(float z) const { return z < threshold ? -infinity() : z; }
-  __device__ __forceinline__ void keep(float (&z)[kPerLane]) const {
+  RDK_DEVICE float kept(float z) const { return z < threshold ? -infinity() : z; }
+  RDK_DEVICE void keep(float (&z)[kPerLane]) const {
     if (threshold == -infinity()) return;
 #pragma unroll
     for (int v = 0; v < kPerLane; ++v) z[v] = kept(z[v]);
   }
-  __device__ __forceinline__ float largest_kept(float, const float (&z)[kPerLane]) const {
-    return largest_of(z);
-  }
+  RDK_DEVICE float largest_kept(float, const float (&z)[kPerLane]) const { return largest_of(z); }
 };
 
 }  // namespace rdk

@@ -6,7 +6,7 @@
 #include "launch.h"
 
 #if defined(RDK_EMULATED)
-#include "cuda_emulation.h"
+#include "device_emulation.h"  // of tests/proof/emulated: the first part of this, on the CPU
 #elif !defined(__CUDACC_RTC__)
 #include <cuda_runtime.h>
 #endif
@@ -18,7 +18,7 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 #if !defined(RDK_EMULATED)
 // The same number, of which the compiler knows nothing: what a rare branch makes of it is not made
 // before the loop around that branch and kept in registers that the loop lacks.
-__device__ __forceinline__ int made_here(int number) {
+RDK_DEVICE int made_here(int number) {
   asm volatile("" : "+r"(number));
   return number;
 }
@@ -26,22 +26,22 @@ __device__ __forceinline__ int made_here(int number) {
 // For workspace that blocks exchange. Loads bypass the L1 cache, which is not coherent between
 // multiprocessors; the emulator withholds stores until a fence publishes them.
 template <typename T>
-__device__ __forceinline__ void global_store(T* address, T value) {
+RDK_DEVICE void global_store(T* address, T value) {
   *address = value;
 }
 template <typename T>
-__device__ __forceinline__ T global_load(const T* address) {
+RDK_DEVICE T global_load(const T* address) {
   return __ldcg(address);
 }
 
 // Adds to shared memory, whatever other threads add meanwhile. Returns what was there.
-__device__ __forceinline__ unsigned shared_add(unsigned* address, unsigned value) {
+RDK_DEVICE unsigned shared_add(unsigned* address, unsigned value) {
   return atomicAdd(address, value);
 }
 
 // Adds to what blocks count together. The stores before it are visible to whoever adds later, and
 // its loads after it see theirs.
-__device__ __forceinline__ uint64_t acquire_release_add(uint64_t* address, uint64_t value) {
+RDK_DEVICE uint64_t acquire_release_add(uint64_t* address, uint64_t value) {
   uint64_t old;
   asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
                : "=l"(old)
@@ -51,19 +51,19 @@ __device__ __forceinline__ uint64_t acquire_release_add(uint64_t* address, uint6
 }
 
 // Of what blocks count together; these order nothing else.
-__device__ __forceinline__ uint64_t relaxed_load(const uint64_t* address) {
+RDK_DEVICE uint64_t relaxed_load(const uint64_t* address) {
   uint64_t value;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
   return value;
 }
-__device__ __forceinline__ void relaxed_store(uint64_t* address, uint64_t value) {
+RDK_DEVICE void relaxed_store(uint64_t* address, uint64_t value) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
 // The stores before it are visible to whoever reads this by acquire_release_add.
-__device__ __forceinline__ void release_store(uint64_t* address, uint64_t value) {
+RDK_DEVICE void release_store(uint64_t* address, uint64_t value) {
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
-__device__ __forceinline__ void compare_and_swap(uint64_t* address, uint64_t old, uint64_t value) {
+RDK_DEVICE void compare_and_swap(uint64_t* address, uint64_t old, uint64_t value) {
   uint64_t found;
   asm volatile("atom.relaxed.gpu.global.cas.b64 %0, [%1], %2, %3;"
                : "=l"(found)
@@ -73,11 +73,11 @@ __device__ __forceinline__ void compare_and_swap(uint64_t* address, uint64_t old
 
 // How often a block that has nothing to do looks whether others have something: for some 100 us.
 constexpr int kPatience = 128;
-__device__ __forceinline__ void sleep_briefly() { __nanosleep(100); }
+RDK_DEVICE void sleep_briefly() { __nanosleep(100); }
 
 // By all threads of the blocks of a cluster: none goes on before all have come, and then it sees
 // what they stored before. A device without clusters has no launch that comes here.
-__device__ __forceinline__ void cluster_barrier() {
+RDK_DEVICE void cluster_barrier() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
       "barrier.cluster.arrive.release;\n\t"
@@ -86,12 +86,12 @@ __device__ __forceinline__ void cluster_barrier() {
 #endif
 }
 // The same in two parts, which orders no memory: behind the wait all blocks of the cluster run.
-__device__ __forceinline__ void cluster_arrive() {
+RDK_DEVICE void cluster_arrive() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void cluster_wait() {
+RDK_DEVICE void cluster_wait() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait;" ::: "memory");
 #endif
@@ -101,7 +101,7 @@ __device__ __forceinline__ void cluster_wait() {
 // its own. That block runs, and has not left; it reads behind the cluster's next barrier, by
 // cluster_load, which also reads global memory that only this block writes. Without clusters a
 // block is one of its own.
-__device__ __forceinline__ void cluster_store(float* shared, int block, float value) {
+RDK_DEVICE void cluster_store(float* shared, int block, float value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(to) : "r"(block));
@@ -110,7 +110,7 @@ __device__ __forceinline__ void cluster_store(float* shared, int block, float va
   *shared = value;
 #endif
 }
-__device__ __forceinline__ void cluster_store(float* shared, int block, float first, float second) {
+RDK_DEVICE void cluster_store(float* shared, int block, float first, float second) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(to) : "r"(block));
@@ -121,12 +121,12 @@ __device__ __forceinline__ void cluster_store(float* shared, int block, float fi
   shared[1] = second;
 #endif
 }
-__device__ __forceinline__ float cluster_load(const float* shared) { return *shared; }
+RDK_DEVICE float cluster_load(const float* shared) { return *shared; }
 
 // By all threads, before they read or write any memory but their own: a kernel may be launched
 // early, while those before it in the stream still run (launch.h). Behind this all of them have
 // ended, what they wrote is visible, and the kernel behind this one may be launched early.
-__device__ __forceinline__ void wait_for_earlier_kernels() {
+RDK_DEVICE void wait_for_earlier_kernels() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
       "griddepcontrol.wait;\n\t"
@@ -137,25 +137,25 @@ __device__ __forceinline__ void wait_for_earlier_kernels() {
 
 // exp in three instructions, with a relative error of about 2^-22 for the large terms of a sum;
 // results below 2^-126 become zero.
-__device__ __forceinline__ float fast_exp(float x) {
+RDK_DEVICE float fast_exp(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
   return power;
 }
 
-__device__ __forceinline__ float half_to_float(uint16_t bits) {
+RDK_DEVICE float half_to_float(uint16_t bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
   return value;
 }
 
 // The larger of each of two elements, as by fmaxf: a NaN is passed over.
-__device__ __forceinline__ unsigned larger_bfloat16s(unsigned a, unsigned b) {
+RDK_DEVICE unsigned larger_bfloat16s(unsigned a, unsigned b) {
   unsigned larger;
   asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
   return larger;
 }
-__device__ __forceinline__ unsigned larger_halves(unsigned a, unsigned b) {
+RDK_DEVICE unsigned larger_halves(unsigned a, unsigned b) {
   unsigned larger;
   asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
   return larger;
@@ -164,120 +164,27 @@ __device__ __forceinline__ unsigned larger_halves(unsigned a, unsigned b) {
 // Copies 16 bytes to shared memory while the thread goes on. The copies up to a commit are a group.
 // After async_wait<kGroups>, all but the last kGroups groups have landed, for the thread that made
 // them.
-__device__ __forceinline__ void async_copy(uint4* shared, const uint4* global) {
+RDK_DEVICE void async_copy(uint4* shared, const uint4* global) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
 }
-__device__ __forceinline__ void async_commit() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
+RDK_DEVICE void async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kGroups>
-__device__ __forceinline__ void async_wait() {
+RDK_DEVICE void async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
 #define RDK_DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
-#else
-inline int made_here(int number) { return number; }
-
-inline void async_copy(uint4* shared, const uint4* global) {
-  emulation::async_copy(shared, global);
-}
-inline void async_commit() { emulation::async_commit(); }
-template <int kGroups>
-void async_wait() {
-  emulation::async_wait(kGroups);
-}
-
-// Threads give way to each other only at barriers and collectives.
-inline unsigned shared_add(unsigned* address, unsigned value) {
-  const unsigned old = *address;
-  *address += value;
-  return old;
-}
-
-inline uint64_t acquire_release_add(uint64_t* address, uint64_t value) {
-  emulation::fence();
-  const uint64_t old = atomicAdd(address, value);
-  emulation::fence();
-  return old;
-}
-
-inline uint64_t relaxed_load(const uint64_t* address) {
-  const uint64_t value = *address;
-  emulation::pause();
-  return value;
-}
-inline void relaxed_store(uint64_t* address, uint64_t value) {
-  emulation::store_atomic(address, &value, sizeof(value));
-}
-inline void release_store(uint64_t* address, uint64_t value) {
-  emulation::fence();
-  relaxed_store(address, value);
-}
-inline void compare_and_swap(uint64_t* address, uint64_t old, uint64_t value) {
-  if (*address == old) relaxed_store(address, value);
-}
-
-constexpr int kPatience = 8;
-inline void sleep_briefly() { emulation::pause(); }
-
-inline void cluster_barrier() { emulation::cluster_barrier(emulation::Site::here()); }
-inline void cluster_arrive() { emulation::cluster_arrive(emulation::Site::here()); }
-inline void cluster_wait() { emulation::cluster_wait(emulation::Site::here()); }
-
-inline void cluster_store(float* shared, int block, float value) {
-  emulation::cluster_store(shared, static_cast<unsigned>(block), value);
-}
-inline void cluster_store(float* shared, int block, float first, float second) {
-  cluster_store(shared, block, first);
-  cluster_store(shared + 1, block, second);
-}
-inline float cluster_load(const float* shared) { return emulation::cluster_load(shared); }
-
-inline void wait_for_earlier_kernels() { emulation::wait_for_earlier_kernels(); }
-
-inline float fast_exp(float x) { return expf(x); }
-
-// The fields moved to float32's, times 2^112 to correct the exponent, subnormals included;
-// infinities and NaN get float32's exponent instead.
-inline float half_to_float(uint16_t bits) {
-  const unsigned sign = static_cast<unsigned>(bits & 0x8000u) << 16;
-  const unsigned fields = static_cast<unsigned>(bits & 0x7fffu) << 13;
-  const unsigned magnitude = fields >= 0x0f800000u
-                                 ? fields | 0x7f800000u
-                                 : __float_as_uint(__uint_as_float(fields) * 5.192296858534828e33f);
-  return __uint_as_float(sign | magnitude);
-}
-
-// number(bits) is what an element stands for.
-template <typename Number>
-unsigned larger_pair(unsigned a, unsigned b, Number&& number) {
-  const auto larger = [&](uint16_t x, uint16_t y) -> unsigned {
-    return number(y) > number(x) || number(x) != number(x) ? y : x;
-  };
-  const auto low = [](unsigned pair) { return static_cast<uint16_t>(pair); };
-  const auto high = [](unsigned pair) { return static_cast<uint16_t>(pair >> 16); };
-  return larger(high(a), high(b)) << 16 | larger(low(a), low(b));
-}
-inline unsigned larger_bfloat16s(unsigned a, unsigned b) {
-  return larger_pair(
-      a, b, [](uint16_t bits) { return __uint_as_float(static_cast<unsigned>(bits) << 16); });
-}
-inline unsigned larger_halves(unsigned a, unsigned b) { return larger_pair(a, b, half_to_float); }
-
-#define RDK_DYNAMIC_SHARED(name) \
-  unsigned char* const name = static_cast<unsigned char*>(emulation::dynamic_shared())
 #endif
 
-__device__ __forceinline__ int lane_index() { return threadIdx.x % kWarp; }
+RDK_DEVICE int lane_index() { return threadIdx.x % kWarp; }
 // By all lanes of a warp: the shuffle tells the compiler that they have the same, so that branches
 // on it are uniform and collectives behind them need no code for lanes that went another way.
-__device__ __forceinline__ int warp_index() {
+RDK_DEVICE int warp_index() {
   return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kWarp), 0);
 }
 
-__device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
-__device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7fffffffu); }
+RDK_DEVICE float infinity() { return __uint_as_float(0x7f800000u); }
+RDK_DEVICE float not_a_number() { return __uint_as_float(0x7fffffffu); }
 
 }  // namespace rdk

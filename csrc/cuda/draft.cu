@@ -7,8 +7,6 @@
 // draws from sums in global memory, and reads one chunk again. In a step each block also keeps its
 // part of the row, which it has just read: so many bytes again, to memory.
 
-#include "draft.h"
-
 #include "affinity.cuh"
 #include "launch_kernel.cuh"
 #include "row_sums.cuh"
@@ -23,13 +21,13 @@ constexpr int kBlocks = DraftLaunch::kBlocks;
 
 // Of a row's stats: those of a row that may be cut have its threshold, too.
 template <typename C>
-__device__ __forceinline__ int stats_width(const DraftParams& params) {
+RDK_DEVICE int stats_width(const DraftParams& params) {
   return 2 + static_cast<int>(params.affinity.rank) + (C::kCuts ? 1 : 0);
 }
 
 // By all blocks of a row, each a part: stores `count` elements, unless they are there already.
 template <typename E>
-__device__ __forceinline__ void keep(const E* row, int count, E* kept, int split, int splits) {
+RDK_DEVICE void keep(const E* row, int count, E* kept, int split, int splits) {
   if (row == kept) return;
   const int stride = splits * static_cast<int>(blockDim.x);
   const int first = split * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
@@ -45,8 +43,8 @@ __device__ __forceinline__ void keep(const E* row, int count, E* kept, int split
 }
 
 template <typename T, typename C>
-__device__ __forceinline__ void keep_row(const DraftParams& params, int64_t index,
-                                         const DraftRow<T, C>& row, int split, int splits) {
+RDK_DEVICE void keep_row(const DraftParams& params, int64_t index, const DraftRow<T, C>& row,
+                         int split, int splits) {
   const int64_t slot = params.slot(index);
   if (params.step.places == 0 || slot < 0) return;
   const int64_t at = params.kept_at(slot);
@@ -60,8 +58,7 @@ __device__ __forceinline__ void keep_row(const DraftParams& params, int64_t inde
 }
 
 // By one lane: what was drawn, and in a step where the row is kept.
-__device__ __forceinline__ void put_token(const DraftParams& params, int64_t index, int64_t key,
-                                          int64_t token) {
+RDK_DEVICE void put_token(const DraftParams& params, int64_t index, int64_t key, int64_t token) {
   params.tokens[index] = token;
   const int64_t slot = params.slot(index);
   if (params.step.places == 0 || slot < 0) return;
@@ -69,28 +66,10 @@ __device__ __forceinline__ void put_token(const DraftParams& params, int64_t ind
   params.step.step_keys[slot] = key;
 }
 
-// By the block that goes on: where the row is cut. Its sums become those of what is kept.
-template <typename T>
-__device__ __forceinline__ void cut_row(const RowLimits<Cut>& limits, const AffinityRows& affinity,
-                                        const RowSums& sums, unsigned char* shared,
-                                        DraftRow<T, Cut>* row) {
-  row->cut = Cut::nothing();
-  if (!limits.any()) return;
-  ChunkSum* chunks = sums.stored.chunks;
-  row->cut = limits.before();
-  row->cut =
-      limits.at(threshold_of(*row, chunks, limits, reinterpret_cast<ThresholdScratch*>(shared)));
-  sum_kept_chunks(*row, chunks, [&](int chunk, float (&z)[kPerLane], float largest) {
-    sum_draft_chunk(*row, chunk, z, largest, affinity.spread, static_cast<int>(affinity.rank),
-                    sums.stored);
-  });
-}
-
 // By one warp.
 template <typename C, typename Sums, typename Spread>
-__device__ __forceinline__ void put_stats(const DraftParams& params, int64_t index, const C& cut,
-                                          float temperature, const SoftmaxOf<Sums>& softmax,
-                                          Spread&& spread) {
+RDK_DEVICE void put_stats(const DraftParams& params, int64_t index, const C& cut, float temperature,
+                          const SoftmaxOf<Sums>& softmax, Spread&& spread) {
   const int64_t slot = params.slot(index);
   if (slot < 0) return;
   const int rank = static_cast<int>(params.affinity.rank);
@@ -113,13 +92,13 @@ struct RowFacts {
   int64_t position;
   uint32_t branch;
 
-  __device__ __forceinline__ void load(const DraftParams& params, int64_t index) {
+  RDK_DEVICE void load(const DraftParams& params, int64_t index) {
     temperature = params.temperature[index];
     key = (params.step_keys != nullptr ? params.step_keys : params.step.seeds)[index];
     position = params.positions[index];
     branch = params.branches == nullptr ? 0 : params.branches[index];
   }
-  __device__ __forceinline__ int64_t step_key_of(const DraftParams& params) const {
+  RDK_DEVICE int64_t step_key_of(const DraftParams& params) const {
     return params.step.places == 0 ? key : step_key(key, position, 0);
   }
 };
@@ -130,20 +109,19 @@ struct RowWords {
   int64_t position;
   uint32_t branch;
 
-  __device__ __forceinline__ RowWords(const DraftParams& params, const RowFacts& facts)
+  RDK_DEVICE RowWords(const DraftParams& params, const RowFacts& facts)
       : key(facts.step_key_of(params)),
         position(later(facts.position, params.step.at())),
         branch(facts.branch) {}
-  __device__ __forceinline__ PhiloxWords operator()(uint32_t attempt) const {
+  RDK_DEVICE PhiloxWords operator()(uint32_t attempt) const {
     return random_words(key, position, Purpose::kDraft, attempt, branch);
   }
 };
 
 // By one warp: the token that follows from the column which was drawn.
 template <typename T, typename C>
-__device__ __forceinline__ void draw_token(const DraftParams& params, int64_t index,
-                                           const DraftRow<T, C>& row, int column, uint32_t word,
-                                           const RowWords& words) {
+RDK_DEVICE void draw_token(const DraftParams& params, int64_t index, const DraftRow<T, C>& row,
+                           int column, uint32_t word, const RowWords& words) {
   int64_t token;
   if (row.is_dynamic(column)) {
     token = row.dynamic_tokens[row.dynamic_index(column)];
@@ -157,8 +135,7 @@ __device__ __forceinline__ void draw_token(const DraftParams& params, int64_t in
 
 // By one warp: the column in its chunk, which is read again.
 template <typename T, typename C>
-__device__ __forceinline__ int column_again(const DraftRow<T, C>& row, int chunk, float max,
-                                            uint32_t word) {
+RDK_DEVICE int column_again(const DraftRow<T, C>& row, int chunk, float max, uint32_t word) {
   float z[kPerLane];
   const float largest = row.scaled_chunk(chunk, InMemory{}, z);
   if (row.greedy) return column_of_largest(z, max);
@@ -167,14 +144,13 @@ __device__ __forceinline__ int column_again(const DraftRow<T, C>& row, int chunk
 }
 
 template <typename C>
-__device__ __forceinline__ RowLimits<C> limits_of(const DraftParams& params, int64_t index,
-                                                  float temperature) {
+RDK_DEVICE RowLimits<C> limits_of(const DraftParams& params, int64_t index, float temperature) {
   return {params.truncation, index,
           static_cast<int>(params.draft.draft_size + params.draft.dynamic_size), temperature};
 }
 
 // By all threads of the blocks that share a row.
-__device__ __forceinline__ void meet(int splits) {
+RDK_DEVICE void meet(int splits) {
   if (splits > 1) {
     cluster_barrier();
   } else {
@@ -184,8 +160,7 @@ __device__ __forceinline__ void meet(int splits) {
 
 // By a block: its part of a row.
 template <typename T, typename C>
-__device__ __forceinline__ void draft_part(const DraftLaunch& launch, unsigned char* shared,
-                                           HeldSums* held) {
+RDK_DEVICE void draft_part(const DraftLaunch& launch, unsigned char* shared, HeldSums* held) {
   const DraftParams& params = launch.params;
   const int64_t index = blockIdx.x / launch.splits;
   const int split = blockIdx.x % launch.splits;
@@ -268,7 +243,16 @@ __device__ __forceinline__ void draft_part(const DraftLaunch& launch, unsigned c
   } else if (C::kCuts && clustered ? first_block_of_cluster(launch.splits)
                                    : last_block(launch.tickets + index, launch.splits)) {
     if constexpr (C::kCuts) {
-      cut_row(limits_of<C>(params, index, facts.temperature), params.affinity, sums, shared, &row);
+      const RowLimits<C> limits = limits_of<C>(params, index, facts.temperature);
+      row.cut = Cut::nothing();
+      if (limits.any()) {
+        row.cut = limits.before();
+        cut_row(limits, sums.stored.chunks, shared, &row,
+                [&](int chunk, float (&z)[kPerLane], float largest) {
+                  sum_draft_chunk(row, chunk, z, largest, params.affinity.spread, rank,
+                                  sums.stored);
+                });
+      }
     }
     if (warp_index() == 0) {
       const Softmax softmax = merge_chunks(sums.stored.chunks, chunks);

@@ -26,8 +26,7 @@ struct DraftRow {
   bool greedy;  // the bias only masks
   C cut;
 
-  __device__ __forceinline__ DraftRow(const DraftColumns& columns, int64_t row, float temperature,
-                                      const C& of_row)
+  RDK_DEVICE DraftRow(const DraftColumns& columns, int64_t row, float temperature, const C& of_row)
       : logits(columns.dtype, columns.logits.data, columns.logits.offset(row)),
         bias(columns.bias),
         size(static_cast<int>(columns.draft_size)),
@@ -43,42 +42,40 @@ struct DraftRow {
         greedy(temperature == 0.0f),
         cut(of_row) {}
 
-  __device__ __forceinline__ int static_chunks() const { return chunks_in(size); }
-  __device__ __forceinline__ int chunks() const {
+  RDK_DEVICE int static_chunks() const { return chunks_in(size); }
+  RDK_DEVICE int chunks() const {
     if (C::kPlain) return size / kChunk;
     return static_chunks() + chunks_in(dynamic_size);
   }
-  __device__ __forceinline__ bool is_dynamic(int column) const {
+  RDK_DEVICE bool is_dynamic(int column) const {
     return !C::kPlain && column >= static_chunks() * kChunk;
   }
-  __device__ __forceinline__ int dynamic_index(int column) const {
-    return column - static_chunks() * kChunk;
-  }
-  __device__ __forceinline__ bool used(int index) const {
+  RDK_DEVICE int dynamic_index(int column) const { return column - static_chunks() * kChunk; }
+  RDK_DEVICE bool used(int index) const {
     return dynamic_tokens[index] >= 0 && dynamic_tokens[index] < target_size;
   }
 
-  __device__ __forceinline__ float with_bias(float quotient, float shift) const {
+  RDK_DEVICE float with_bias(float quotient, float shift) const {
     return quotient + (greedy && shift != -infinity() ? 0.0f : shift);
   }
-  __device__ __forceinline__ float static_value(int column) const {
+  RDK_DEVICE float static_value(int column) const {
     const float shift = __ldg(bias == nullptr ? kNoBias : bias + column);
     return cut.kept(with_bias(cut.scaled(logits[column], scale), shift));
   }
-  __device__ __forceinline__ float dynamic_value(int index) const {
+  RDK_DEVICE float dynamic_value(int index) const {
     return cut.kept(cut.scaled(dynamic_logits[index], scale));
   }
 
-  __device__ __forceinline__ float column_value(int chunk, int i) const {
+  RDK_DEVICE float column_value(int chunk, int i) const {
     const int column = chunk * kChunk + i;
     if (!is_dynamic(column)) return column < size ? static_value(column) : -infinity();
     const int index = dynamic_index(column);
     return index < dynamic_size && used(index) ? dynamic_value(index) : -infinity();
   }
 
-  __device__ __forceinline__ int place(int chunk) const { return chunk; }
-  __device__ __forceinline__ void advance(int chunks, int* chunk) const { *chunk += chunks; }
-  __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
+  RDK_DEVICE int place(int chunk) const { return chunk; }
+  RDK_DEVICE void advance(int chunks, int* chunk) const { *chunk += chunks; }
+  RDK_DEVICE void copy(int chunk, uint4* landing) const {
     if constexpr (C::kPlain) {
       copy_whole_chunk(logits, chunk * kChunk, landing);
     } else if (chunk < static_chunks()) {
@@ -87,7 +84,7 @@ struct DraftRow {
   }
   // To a chunk's quotients; returns the largest z of this lane. A row that may be cut has few
   // registers left: it reads a vector at a time, the same zeros again and again if it has no bias.
-  __device__ __forceinline__ float add_bias(int begin, float largest, float (&z)[kPerLane]) const {
+  RDK_DEVICE float add_bias(int begin, float largest, float (&z)[kPerLane]) const {
     if (!C::kCuts && bias == nullptr) return largest;
     const Logits<float> shifts(Dtype::kFloat32, bias == nullptr ? kNoBias : bias, 0);
     if constexpr (C::kCuts) {
@@ -122,8 +119,7 @@ struct DraftRow {
   }
   // Returns the largest z of this lane, before cuts.
   template <typename Source>
-  __device__ __forceinline__ float scaled_chunk(int chunk, Source source,
-                                                float (&z)[kPerLane]) const {
+  RDK_DEVICE float scaled_chunk(int chunk, Source source, float (&z)[kPerLane]) const {
     float largest;
     if constexpr (C::kPlain) {
       largest = read_whole_chunk(logits, chunk * kChunk, source, z);
@@ -148,9 +144,8 @@ struct DraftRow {
 // By one warp, which has read a chunk of a row into z by scaled_chunk: puts the chunk's sum and,
 // for each prior r, the sum of exp(z - chunk max) U[i, r], where the row's sums are.
 template <typename T, typename C, typename Sums>
-__device__ __forceinline__ void sum_draft_chunk(const DraftRow<T, C>& row, int chunk,
-                                                float (&z)[kPerLane], float largest,
-                                                const float* spread, int rank, const Sums& sums) {
+RDK_DEVICE void sum_draft_chunk(const DraftRow<T, C>& row, int chunk, float (&z)[kPerLane],
+                                float largest, const float* spread, int rank, const Sums& sums) {
   sums.put(chunk, exponentiate(row.cut, largest, z));
   const Logits<float> rows(Dtype::kFloat32, spread, 0);
   const int begin = chunk * kChunk;
@@ -184,18 +179,17 @@ struct StoredSums {
   float* spreads;  // [R, count]
   int count;
 
-  __device__ __forceinline__ void put(int chunk, const ChunkSum& sum) const {
+  RDK_DEVICE void put(int chunk, const ChunkSum& sum) const {
     store_chunk_sum(sum, &chunks[chunk]);
   }
-  __device__ __forceinline__ void put_spread(int r, int chunk, float mass) const {
+  RDK_DEVICE void put_spread(int r, int chunk, float mass) const {
     if (lane_index() == 0) global_store(&spreads[r * count + chunk], mass);
   }
 };
 template <typename T, typename C>
-__device__ __forceinline__ void sum_draft_chunk(const DraftRow<T, C>& row, int chunk,
-                                                float (&z)[kPerLane], float largest,
-                                                const float* spread, int rank, ChunkSum* chunk_sums,
-                                                float* spread_sums) {
+RDK_DEVICE void sum_draft_chunk(const DraftRow<T, C>& row, int chunk, float (&z)[kPerLane],
+                                float largest, const float* spread, int rank, ChunkSum* chunk_sums,
+                                float* spread_sums) {
   const StoredSums sums{chunk_sums, spread_sums, row.chunks()};
   sum_draft_chunk(row, chunk, z, largest, spread, rank, sums);
 }
@@ -203,8 +197,8 @@ __device__ __forceinline__ void sum_draft_chunk(const DraftRow<T, C>& row, int c
 // By one warp: stats = (max, sum, s_r...), s_r = sum_i q'_i U[i, r], or NaN if the row has no
 // distribution. Lane 0 writes them, to shared or global memory.
 template <typename Sums, typename Spread>
-__device__ __forceinline__ void write_stats(const SoftmaxOf<Sums>& softmax, int rank, float* stats,
-                                            Spread&& spread) {
+RDK_DEVICE void write_stats(const SoftmaxOf<Sums>& softmax, int rank, float* stats,
+                            Spread&& spread) {
 #pragma unroll 1
   for (int r = 0; r < rank; ++r) {
     const float mass = warp_total(softmax.valid ? softmax.count : 0, [&](int c) {
@@ -220,8 +214,8 @@ __device__ __forceinline__ void write_stats(const SoftmaxOf<Sums>& softmax, int 
     stats[1] = softmax.valid ? softmax.total : not_a_number();
   }
 }
-__device__ __forceinline__ void write_draft_stats(const Softmax& softmax, const float* spread_sums,
-                                                  int rank, float* stats) {
+RDK_DEVICE void write_draft_stats(const Softmax& softmax, const float* spread_sums, int rank,
+                                  float* stats) {
   write_stats(softmax, rank, stats,
               [&](int r, int c) { return global_load(&spread_sums[r * softmax.count + c]); });
 }

@@ -6,8 +6,6 @@
 // at 1.7 GHz), a multiprocessor issues 96 instructions, so products and sums can be rounded one by
 // one.
 
-#include "gather_logits.h"
-
 #include "launch_kernel.cuh"
 #include "logits.cuh"
 #include "warp.cuh"
@@ -25,7 +23,7 @@ constexpr int kBlocks = GatherLogitsLaunch::kBlocks;
 constexpr int kParts = GatherLogitsLaunch::kParts;
 constexpr int kStep = kWarp * kVector;
 
-__device__ __forceinline__ float sum_of(float (&values)[kVector]) {
+RDK_DEVICE float sum_of(float (&values)[kVector]) {
 #pragma unroll
   for (int width = kVector / 2; width > 0; width /= 2) {
 #pragma unroll
@@ -36,8 +34,7 @@ __device__ __forceinline__ float sum_of(float (&values)[kVector]) {
 
 // This lane's products of a step: of a whole one by vectors, from column `own` on.
 template <typename T>
-__device__ __forceinline__ float whole_step(const Logits<T>& row, const Logits<T>& hidden,
-                                            int own) {
+RDK_DEVICE float whole_step(const Logits<T>& row, const Logits<T>& hidden, int own) {
   float a[kVector];
   float b[kVector];
   row.load_vector(own, a);
@@ -47,8 +44,7 @@ __device__ __forceinline__ float whole_step(const Logits<T>& row, const Logits<T
   return sum_of(a);
 }
 template <typename T>
-__device__ __forceinline__ float any_step(const Logits<T>& row, const Logits<T>& hidden, int own,
-                                          int size) {
+RDK_DEVICE float any_step(const Logits<T>& row, const Logits<T>& hidden, int own, int size) {
   float products[kVector];
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {
@@ -59,8 +55,8 @@ __device__ __forceinline__ float any_step(const Logits<T>& row, const Logits<T>&
 
 // This lane's sums of the kCount parts from `first` on, four steps in flight at once.
 template <int kCount, typename T>
-__device__ __forceinline__ void sum_parts(const Logits<T>& row, const Logits<T>& hidden, int size,
-                                          int first, float (&sums)[kCount]) {
+RDK_DEVICE void sum_parts(const Logits<T>& row, const Logits<T>& hidden, int size, int first,
+                          float (&sums)[kCount]) {
   const int whole = row.aligned() && hidden.aligned() ? size / kStep * kStep : 0;
   const int own = lane_index() * kVector;
   const int rounds = (whole / kStep - first + kParts - kCount) / kParts;
@@ -83,8 +79,7 @@ __device__ __forceinline__ void sum_parts(const Logits<T>& row, const Logits<T>&
 
 // By one warp, or together by the kParts warps of a block, which calls this once.
 template <typename T>
-__device__ __forceinline__ float dot(const Logits<T>& row, const Logits<T>& hidden, int size,
-                                     bool together) {
+RDK_DEVICE float dot(const Logits<T>& row, const Logits<T>& hidden, int size, bool together) {
   __shared__ float of_warps[kParts][kWarp];
   float parts[kParts] = {};
   if (together) {

@@ -12,11 +12,11 @@ constexpr int kPerLane = kChunk / kWarp;
 constexpr int kVector = 8;
 constexpr int kCopied = 16;  // bytes of one load or copy
 
-__device__ __forceinline__ int chunks_in(int64_t columns) {
+RDK_DEVICE int chunks_in(int64_t columns) {
   return (static_cast<int>(columns) + kChunk - 1) / kChunk;
 }
 
-__device__ __forceinline__ int column_of(int lane, int v) {
+RDK_DEVICE int column_of(int lane, int v) {
   return (v / kVector) * kWarp * kVector + lane * kVector + v % kVector;
 }
 
@@ -27,22 +27,22 @@ struct BFloat16Bits {
   uint16_t bits;
 };
 
-__device__ __forceinline__ float to_float(float value) { return value; }
-__device__ __forceinline__ float to_float(BFloat16Bits value) {
+RDK_DEVICE float to_float(float value) { return value; }
+RDK_DEVICE float to_float(BFloat16Bits value) {
   return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
 }
-__device__ __forceinline__ float to_float(Float16Bits value) { return half_to_float(value.bits); }
+RDK_DEVICE float to_float(Float16Bits value) { return half_to_float(value.bits); }
 
-__device__ __forceinline__ void store_rounded(float value, float* out) { *out = value; }
+RDK_DEVICE void store_rounded(float value, float* out) { *out = value; }
 
 // Round to nearest, ties to even; NaN stays NaN.
-__device__ __forceinline__ void store_rounded(float value, BFloat16Bits* out) {
+RDK_DEVICE void store_rounded(float value, BFloat16Bits* out) {
   const unsigned bits = __float_as_uint(value);
   const bool nan = value != value;
   out->bits = static_cast<uint16_t>(nan ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-__device__ __forceinline__ void store_rounded(float value, Float16Bits* out) {
+RDK_DEVICE void store_rounded(float value, Float16Bits* out) {
   const unsigned bits = __float_as_uint(value);
   const unsigned sign = (bits >> 16) & 0x8000u;
   const float magnitude = fabsf(value);
@@ -62,34 +62,28 @@ __device__ __forceinline__ void store_rounded(float value, Float16Bits* out) {
 }
 
 // The elements of four bytes of memory.
-__device__ __forceinline__ void unpack(unsigned word, float, float* out) {
-  out[0] = __uint_as_float(word);
-}
-__device__ __forceinline__ void unpack(unsigned word, BFloat16Bits, float* out) {
+RDK_DEVICE void unpack(unsigned word, float, float* out) { out[0] = __uint_as_float(word); }
+RDK_DEVICE void unpack(unsigned word, BFloat16Bits, float* out) {
   out[0] = __uint_as_float(word << 16);
   out[1] = __uint_as_float(word & 0xffff0000u);
 }
-__device__ __forceinline__ void unpack(unsigned word, Float16Bits, float* out) {
+RDK_DEVICE void unpack(unsigned word, Float16Bits, float* out) {
   out[0] = half_to_float(static_cast<uint16_t>(word));
   out[1] = half_to_float(static_cast<uint16_t>(word >> 16));
 }
 
 // The elements of two words that are larger, place by place: for types of 16 bits two in one
 // instruction. A NaN is passed over, as by fmaxf.
-__device__ __forceinline__ unsigned larger(unsigned a, unsigned b, float) {
+RDK_DEVICE unsigned larger(unsigned a, unsigned b, float) {
   return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
 }
-__device__ __forceinline__ unsigned larger(unsigned a, unsigned b, BFloat16Bits) {
-  return larger_bfloat16s(a, b);
-}
-__device__ __forceinline__ unsigned larger(unsigned a, unsigned b, Float16Bits) {
-  return larger_halves(a, b);
-}
+RDK_DEVICE unsigned larger(unsigned a, unsigned b, BFloat16Bits) { return larger_bfloat16s(a, b); }
+RDK_DEVICE unsigned larger(unsigned a, unsigned b, Float16Bits) { return larger_halves(a, b); }
 
 // Words of nothing but -inf.
-__device__ __forceinline__ unsigned lowest(float) { return 0xff800000u; }
-__device__ __forceinline__ unsigned lowest(BFloat16Bits) { return 0xff80ff80u; }
-__device__ __forceinline__ unsigned lowest(Float16Bits) { return 0xfc00fc00u; }
+RDK_DEVICE unsigned lowest(float) { return 0xff800000u; }
+RDK_DEVICE unsigned lowest(BFloat16Bits) { return 0xff80ff80u; }
+RDK_DEVICE unsigned lowest(Float16Bits) { return 0xfc00fc00u; }
 
 // A row of logits of type T.
 template <typename T>
@@ -98,32 +92,30 @@ struct Logits {
   static constexpr int kLoads = kVector / kPerLoad;  // of a vector
   const T* row;
 
-  __device__ __forceinline__ Logits(Dtype, const void* data, int64_t offset)
+  RDK_DEVICE Logits(Dtype, const void* data, int64_t offset)
       : row(static_cast<const T*>(data) + offset) {}
 
-  __device__ __forceinline__ void advance(int64_t elements) { row += elements; }
+  RDK_DEVICE void advance(int64_t elements) { row += elements; }
 
-  __device__ __forceinline__ float operator[](int i) const { return to_float(row[i]); }
+  RDK_DEVICE float operator[](int i) const { return to_float(row[i]); }
 
   // Bytes between the row's first column and the aligned 16 bytes that it lies in.
-  __device__ __forceinline__ int misalignment() const {
+  RDK_DEVICE int misalignment() const {
     return static_cast<int>(reinterpret_cast<uint64_t>(row) % kCopied);
   }
   // Whether a vector may begin at any column that is a multiple of kVector.
-  __device__ __forceinline__ bool aligned() const { return misalignment() == 0; }
+  RDK_DEVICE bool aligned() const { return misalignment() == 0; }
 
   // The 16 bytes of an aligned row that begin at column i, and the kPerLoad columns in them.
-  __device__ __forceinline__ const uint4* vector(int i) const {
-    return reinterpret_cast<const uint4*>(row + i);
-  }
-  __device__ __forceinline__ static void unpack_bits(uint4 bits, float* out) {
+  RDK_DEVICE const uint4* vector(int i) const { return reinterpret_cast<const uint4*>(row + i); }
+  RDK_DEVICE static void unpack_bits(uint4 bits, float* out) {
     const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
     for (int word = 0; word < 4; ++word) unpack(words[word], T{}, out + word * kPerLoad / 4);
   }
 
   // The columns [i, i + kVector) of an aligned row.
-  __device__ __forceinline__ void load_vector(int i, float* out) const {
+  RDK_DEVICE void load_vector(int i, float* out) const {
 #pragma unroll
     for (int part = 0; part < kVector; part += kPerLoad) {
       unpack_bits(__ldg(vector(i + part)), out + part);
@@ -136,10 +128,10 @@ template <typename T>
 struct LargestElement {
   unsigned word = lowest(T{});
 
-  __device__ __forceinline__ void add(uint4 bits) {
+  RDK_DEVICE void add(uint4 bits) {
     word = larger(word, larger(larger(bits.x, bits.y, T{}), larger(bits.z, bits.w, T{}), T{}), T{});
   }
-  __device__ __forceinline__ float value() const {
+  RDK_DEVICE float value() const {
     float elements[2] = {-infinity(), -infinity()};
     unpack(word, T{}, elements);
     return fmaxf(elements[0], elements[1]);
@@ -158,12 +150,12 @@ struct Logits<AnyDtype> {
   const void* data;
   int64_t offset;
 
-  __device__ __forceinline__ Logits(Dtype type, const void* base, int64_t row_offset)
+  RDK_DEVICE Logits(Dtype type, const void* base, int64_t row_offset)
       : dtype(type), data(base), offset(row_offset) {}
 
-  __device__ __forceinline__ void advance(int64_t elements) { offset += elements; }
+  RDK_DEVICE void advance(int64_t elements) { offset += elements; }
 
-  __device__ __forceinline__ float operator[](int i) const {
+  RDK_DEVICE float operator[](int i) const {
     switch (dtype) {
       case Dtype::kFloat16:
         return to_float(static_cast<const Float16Bits*>(data)[offset + i]);
@@ -175,8 +167,8 @@ struct Logits<AnyDtype> {
   }
 
   // Never 128-bit loads.
-  __device__ __forceinline__ bool aligned() const { return false; }
-  __device__ __forceinline__ const uint4* vector(int) const { return nullptr; }
+  RDK_DEVICE bool aligned() const { return false; }
+  RDK_DEVICE const uint4* vector(int) const { return nullptr; }
 };
 
 template <typename T>
@@ -186,7 +178,7 @@ constexpr int kChunksInFlight<AnyDtype> = 1;
 
 // Whether a chunk can be read by 16-byte loads, and so ahead of its use.
 template <typename T>
-__device__ __forceinline__ bool is_whole(const Logits<T>& logits, int begin, int size) {
+RDK_DEVICE bool is_whole(const Logits<T>& logits, int begin, int size) {
   return logits.aligned() && begin + kChunk <= size;
 }
 
@@ -195,20 +187,19 @@ __device__ __forceinline__ bool is_whole(const Logits<T>& logits, int begin, int
 // aligned. For float32 neighbours change places if bit 3 of their number is set: in order, lanes
 // that are four apart would read their vectors from the same banks.
 template <typename T>
-__device__ __forceinline__ int place_of_part(int i) {
+RDK_DEVICE int place_of_part(int i) {
   return Logits<T>::kLoads > 1 ? i ^ (i / 8 % 2) : i;
 }
 // And those that a lane reads, from its v-th column on.
 template <typename T>
-__device__ __forceinline__ int place_of_column(int v) {
+RDK_DEVICE int place_of_column(int v) {
   constexpr int kLoads = Logits<T>::kLoads;
   return v / kVector * kWarp * kLoads +
          place_of_part<T>(lane_index() * kLoads + v % kVector / Logits<T>::kPerLoad);
 }
 
 template <typename T>
-__device__ __forceinline__ void copy_whole_chunk(const Logits<T>& logits, int begin,
-                                                 uint4* landing) {
+RDK_DEVICE void copy_whole_chunk(const Logits<T>& logits, int begin, uint4* landing) {
 #pragma unroll
   for (int part = 0; part < kPerLane / Logits<T>::kPerLoad; ++part) {
     async_copy(&landing[part * kWarp + place_of_part<T>(lane_index())],
@@ -222,8 +213,7 @@ __device__ __forceinline__ void copy_whole_chunk(const Logits<T>& logits, int be
 // elements are copied one by one, because compute-sanitizer takes a copy of less than 16 bytes for
 // one of 16.
 template <typename T>
-__device__ __forceinline__ void copy_chunk(const Logits<T>& logits, int begin, int size,
-                                           uint4* landing) {
+RDK_DEVICE void copy_chunk(const Logits<T>& logits, int begin, int size, uint4* landing) {
   if (is_whole(logits, begin, size)) return copy_whole_chunk(logits, begin, landing);
   const int lane = made_here(lane_index());
   const int before = logits.misalignment();
@@ -241,19 +231,15 @@ __device__ __forceinline__ void copy_chunk(const Logits<T>& logits, int begin, i
     reinterpret_cast<T*>(to)[i] = reinterpret_cast<const T*>(from)[i];
   }
 }
-__device__ __forceinline__ void copy_chunk(const Logits<AnyDtype>&, int, int, uint4*) {}
+RDK_DEVICE void copy_chunk(const Logits<AnyDtype>&, int, int, uint4*) {}
 
 // Where the 16-byte parts of a whole chunk are read from: the ring, where copies have landed, or
 // global memory.
 struct InMemory {};
-__device__ __forceinline__ uint4 read_part(const uint4* landed, int place, const uint4*) {
-  return landed[place];
-}
-__device__ __forceinline__ uint4 read_part(InMemory, int, const uint4* memory) {
-  return __ldg(memory);
-}
+RDK_DEVICE uint4 read_part(const uint4* landed, int place, const uint4*) { return landed[place]; }
+RDK_DEVICE uint4 read_part(InMemory, int, const uint4* memory) { return __ldg(memory); }
 
-__device__ __forceinline__ float largest_of(const float (&values)[kPerLane]) {
+RDK_DEVICE float largest_of(const float (&values)[kPerLane]) {
   float largest = -infinity();
 #pragma unroll
   for (int v = 0; v < kPerLane; ++v) largest = fmaxf(largest, values[v]);
@@ -261,8 +247,8 @@ __device__ __forceinline__ float largest_of(const float (&values)[kPerLane]) {
 }
 
 template <typename T>
-__device__ __forceinline__ float read_columns(const Logits<T>& logits, int begin, int size,
-                                              float (&out)[kPerLane]) {
+RDK_DEVICE float read_columns(const Logits<T>& logits, int begin, int size,
+                              float (&out)[kPerLane]) {
   const int lane = made_here(lane_index());
 #pragma unroll
   for (int v = 0; v < kPerLane; ++v) {
@@ -273,7 +259,7 @@ __device__ __forceinline__ float read_columns(const Logits<T>& logits, int begin
 }
 
 // 16 bytes that begin this many bytes after the first of 32.
-__device__ __forceinline__ uint4 shifted(uint4 first, uint4 second, int bytes) {
+RDK_DEVICE uint4 shifted(uint4 first, uint4 second, int bytes) {
   const unsigned words[8] = {first.x,  first.y,  first.z,  first.w,
                              second.x, second.y, second.z, second.w};
   unsigned pairs[6];
@@ -290,7 +276,7 @@ __device__ __forceinline__ uint4 shifted(uint4 first, uint4 second, int bytes) {
 
 // A word of a chunk, of which only so many elements are left.
 template <typename T>
-__device__ __forceinline__ unsigned padded(unsigned word, int left) {
+RDK_DEVICE unsigned padded(unsigned word, int left) {
   constexpr int kElements = sizeof(unsigned) / sizeof(T);
   if (left >= kElements) return word;
   return left <= 0 ? lowest(T{}) : (word & 0xffffu) | (lowest(T{}) & 0xffff0000u);
@@ -299,12 +285,11 @@ __device__ __forceinline__ unsigned padded(unsigned word, int left) {
 // Whether a chunk that is not whole can now be read as if it were: in the ring a warp moves it to
 // where a whole one lies, and pads it.
 template <typename T>
-__device__ __forceinline__ bool made_whole(const Logits<T>&, int, int, InMemory) {
+RDK_DEVICE bool made_whole(const Logits<T>&, int, int, InMemory) {
   return false;
 }
 template <typename T>
-__device__ __forceinline__ bool made_whole(const Logits<T>& logits, int begin, int size,
-                                           uint4* landed) {
+RDK_DEVICE bool made_whole(const Logits<T>& logits, int begin, int size, uint4* landed) {
   constexpr int kPerLoad = Logits<T>::kPerLoad;
   const int before = logits.misalignment();
   const int lane = made_here(lane_index());
@@ -330,8 +315,8 @@ __device__ __forceinline__ bool made_whole(const Logits<T>& logits, int begin, i
 // A chunk of a row, padded with -inf; returns the largest of this lane's columns. All loads of a
 // whole chunk are issued before the first value is used.
 template <typename T, typename Source>
-__device__ __forceinline__ float read_whole_chunk(const Logits<T>& logits, int begin, Source source,
-                                                  float (&out)[kPerLane]) {
+RDK_DEVICE float read_whole_chunk(const Logits<T>& logits, int begin, Source source,
+                                  float (&out)[kPerLane]) {
   LargestElement<T> largest;
 #pragma unroll
   for (int v = 0; v < kPerLane; v += Logits<T>::kPerLoad) {
@@ -343,16 +328,16 @@ __device__ __forceinline__ float read_whole_chunk(const Logits<T>& logits, int b
   return largest.value();
 }
 template <typename T, typename Source>
-__device__ __forceinline__ float read_chunk(const Logits<T>& logits, int begin, int size,
-                                            Source source, float (&out)[kPerLane]) {
+RDK_DEVICE float read_chunk(const Logits<T>& logits, int begin, int size, Source source,
+                            float (&out)[kPerLane]) {
   if (!is_whole(logits, begin, size) && !made_whole(logits, begin, size, source)) {
     return read_columns(logits, begin, size, out);
   }
   return read_whole_chunk(logits, begin, source, out);
 }
 template <typename Source>
-__device__ __forceinline__ float read_chunk(const Logits<AnyDtype>& logits, int begin, int size,
-                                            Source, float (&out)[kPerLane]) {
+RDK_DEVICE float read_chunk(const Logits<AnyDtype>& logits, int begin, int size, Source,
+                            float (&out)[kPerLane]) {
   return read_columns(logits, begin, size, out);
 }
 

@@ -6,8 +6,6 @@
 // whose logits are in the L2 cache by now. A lane takes four tokens, as in redistribute, each kWarp
 // after the other, so the bits of a warp's tokens are one ballot for each of the four.
 
-#include "overlap.h"
-
 #include "columns.cuh"
 #include "launch_kernel.cuh"
 
@@ -35,8 +33,8 @@ static_assert(sizeof(OverlapRow) == OverlapLaunch::kStaticSharedBytes,
               "the plan leaves room for it");
 
 template <typename T>
-__device__ __forceinline__ TargetColumns<T, Whole> target_columns(const OverlapParams& params,
-                                                                  int64_t row, float temperature) {
+RDK_DEVICE TargetColumns<T, Whole> target_columns(const OverlapParams& params, int64_t row,
+                                                  float temperature) {
   const TargetRows& target = params.target;
   return {Logits<T>(target.dtype, target.logits.data, target.logits.offset(row)),
           static_cast<int>(target.size),
@@ -47,11 +45,9 @@ __device__ __forceinline__ TargetColumns<T, Whole> target_columns(const OverlapP
 
 // By all warps: the chunk sums of both rows, and the drafter's z where all can find them.
 template <typename T, typename D>
-__device__ __forceinline__ void sum_rows(const OverlapLaunch& launch,
-                                         const TargetColumns<T, Whole>& target,
-                                         const DraftRow<D, Whole>& draft, float* weights,
-                                         ChunkSum* target_sums, ChunkSum* draft_sums,
-                                         float* spread_sums) {
+RDK_DEVICE void sum_rows(const OverlapLaunch& launch, const TargetColumns<T, Whole>& target,
+                         const DraftRow<D, Whole>& draft, float* weights, ChunkSum* target_sums,
+                         ChunkSum* draft_sums, float* spread_sums) {
   const AffinityColumns& affinity = launch.params.affinity;
 #pragma unroll 1
   for (int chunk = warp_index(); chunk < target.chunks(); chunk += kWarps) {
@@ -73,9 +69,9 @@ __device__ __forceinline__ void sum_rows(const OverlapLaunch& launch,
 
 // By one warp each: the drafter's stats, and the target's.
 template <typename D>
-__device__ __forceinline__ void summarize_draft(const DraftRow<D, Whole>& draft, float temperature,
-                                                const ChunkSum* sums, const float* spread_sums,
-                                                int rank, OverlapRow* row) {
+RDK_DEVICE void summarize_draft(const DraftRow<D, Whole>& draft, float temperature,
+                                const ChunkSum* sums, const float* spread_sums, int rank,
+                                OverlapRow* row) {
   const bool usable = usable_temperature(temperature) && temperature != 0.0f;
   const Softmax softmax = merge_chunks(sums, usable ? draft.chunks() : 0);
   write_draft_stats(softmax, spread_sums, rank, row->stats);
@@ -84,9 +80,8 @@ __device__ __forceinline__ void summarize_draft(const DraftRow<D, Whole>& draft,
   row->reciprocal = 1.0f / softmax.total;
 }
 template <typename T>
-__device__ __forceinline__ void summarize_target(const TargetColumns<T, Whole>& target,
-                                                 float temperature, const ChunkSum* sums,
-                                                 OverlapRow* row) {
+RDK_DEVICE void summarize_target(const TargetColumns<T, Whole>& target, float temperature,
+                                 const ChunkSum* sums, OverlapRow* row) {
   const Softmax softmax = merge_chunks(sums, usable_temperature(temperature) ? target.chunks() : 0);
   const bool greedy = softmax.valid && temperature == 0.0f;
   const int top = greedy ? argmax_column(target, softmax) : -1;
@@ -100,9 +95,8 @@ __device__ __forceinline__ void summarize_target(const TargetColumns<T, Whole>& 
 
 // p of a lane's tokens; 0 behind the last one.
 template <typename T>
-__device__ __forceinline__ void target_masses(const TargetColumns<T, Whole>& target,
-                                              const OverlapRow& row, int base,
-                                              float (&p)[kTokens]) {
+RDK_DEVICE void target_masses(const TargetColumns<T, Whole>& target, const OverlapRow& row,
+                              int base, float (&p)[kTokens]) {
 #pragma unroll
   for (int j = 0; j < kTokens; ++j) {
     const int token = token_of(base, j);
@@ -116,10 +110,9 @@ __device__ __forceinline__ void target_masses(const TargetColumns<T, Whole>& tar
 
 // By all warps, each its own sums.
 template <typename T, typename D>
-__device__ __forceinline__ void compare(const OverlapLaunch& launch, int64_t index,
-                                        const TargetColumns<T, Whole>& target,
-                                        const DraftRow<D, Whole>& draft, const float* weights,
-                                        OverlapRow* row) {
+RDK_DEVICE void compare(const OverlapLaunch& launch, int64_t index,
+                        const TargetColumns<T, Whole>& target, const DraftRow<D, Whole>& draft,
+                        const float* weights, OverlapRow* row) {
   const AffinityColumns& affinity = launch.params.affinity;
   const int rank = static_cast<int>(affinity.rank);
   const int size = target.size;
@@ -181,8 +174,7 @@ __device__ __forceinline__ void compare(const OverlapLaunch& launch, int64_t ind
   }
 }
 
-__device__ __forceinline__ void write_row(const OverlapParams& params, int64_t index,
-                                          const OverlapRow& row) {
+RDK_DEVICE void write_row(const OverlapParams& params, int64_t index, const OverlapRow& row) {
   const bool valid = row.draft_valid && row.target_valid;
   const int width = static_cast<int>(params.stats_width());
   float* stats = params.stats + index * width;

@@ -6,8 +6,6 @@
 // of virtual tokens, are left behind as bits, and then each is summed by a whole warp: they often
 // are neighbours, so that one warp would have all of them.
 
-#include "overlap_backward.h"
-
 #include "draft_row.cuh"
 #include "launch_kernel.cuh"
 
@@ -39,7 +37,7 @@ struct Group {
   int rows;
 
   // Bit 0 of each word: whether the token is in M.
-  __device__ __forceinline__ uint4 below(int token) const {
+  RDK_DEVICE uint4 below(int token) const {
     const int at = token / 32;
     uint4 words;
     if (bits != nullptr) {
@@ -57,7 +55,7 @@ struct Group {
     return {words.x >> shift, words.y >> shift, words.z >> shift, words.w >> shift};
   }
   // Adds an entry's mass where its token is in M. Running sums begin anew in each row of S.
-  __device__ __forceinline__ void add_entry(int entry, int begin, float (&mass)[kGroup]) const {
+  RDK_DEVICE void add_entry(int entry, int begin, float (&mass)[kGroup]) const {
     const AffinityRows& affinity = launch.params.affinity;
     constexpr float kTwoToMinus32 = 2.3283064e-10f;
     const int64_t before = entry > begin ? affinity.cdf[entry - 1] : 0;
@@ -68,16 +66,16 @@ struct Group {
     mass[2] += (in.z & 1u) != 0 ? share : 0.0f;
     mass[3] += (in.w & 1u) != 0 ? share : 0.0f;
   }
-  __device__ __forceinline__ DraftRow<T, Whole> draft(int g) const {
+  RDK_DEVICE DraftRow<T, Whole> draft(int g) const {
     const OverlapBackwardParams& params = launch.params;
     return {params.draft, first + g, params.draft_temperature[first + g], Whole{}};
   }
   // Of a column of row g with this z, given S_i(M).
-  __device__ __forceinline__ float gradient(int g, float z, float mass) const {
+  RDK_DEVICE float gradient(int g, float z, float mass) const {
     const GradRow& row = grads[g];
     return row.valid ? expf(z - row.max) * (mass - row.below) * row.factor : 0.0f;
   }
-  __device__ __forceinline__ void write(int g, int column, float z, float mass) const {
+  RDK_DEVICE void write(int g, int column, float z, float mass) const {
     const OverlapBackwardParams& params = launch.params;
     const int rank = static_cast<int>(params.affinity.rank);
     const float* priors = params.stats + (first + g) * params.stats_width() + 3;
@@ -93,8 +91,7 @@ struct Group {
 // By a warp: the gradients of 32 columns, a lane each. Returns the columns that it left, because
 // their rows of S are long.
 template <typename T>
-__device__ __forceinline__ unsigned write_short_columns(const Group<T>& group, int column,
-                                                        int size) {
+RDK_DEVICE unsigned write_short_columns(const Group<T>& group, int column, int size) {
   const AffinityRows& affinity = group.launch.params.affinity;
   const bool here = column < size;
   float z[kGroup];
@@ -117,7 +114,7 @@ __device__ __forceinline__ unsigned write_short_columns(const Group<T>& group, i
 
 // By a warp.
 template <typename T>
-__device__ __forceinline__ void write_long_column(const Group<T>& group, int column) {
+RDK_DEVICE void write_long_column(const Group<T>& group, int column) {
   const AffinityRows& affinity = group.launch.params.affinity;
   const int begin = affinity.offsets[column];
   const int end = affinity.offsets[column + 1];
@@ -141,8 +138,8 @@ __device__ __forceinline__ void write_long_column(const Group<T>& group, int col
 }
 
 // By all threads: the bits of the group's rows, and what their columns share.
-__device__ __forceinline__ void load_group(const OverlapBackwardParams& params, int64_t first,
-                                           int rows, uint4* bits, GradRow* grads) {
+RDK_DEVICE void load_group(const OverlapBackwardParams& params, int64_t first, int rows,
+                           uint4* bits, GradRow* grads) {
   const int words = static_cast<int>(params.words());
 #pragma unroll 1
   for (int g = 0; bits != nullptr && g < kGroup; ++g) {
@@ -160,7 +157,7 @@ __device__ __forceinline__ void load_group(const OverlapBackwardParams& params, 
 }
 
 template <typename T>
-__device__ __forceinline__ void write_dynamic(const Group<T>& group, int split) {
+RDK_DEVICE void write_dynamic(const Group<T>& group, int split) {
   const OverlapBackwardParams& params = group.launch.params;
 #pragma unroll 1
   for (int g = 0; g < group.rows; ++g) {

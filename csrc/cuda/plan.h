@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "../operators.def"
+#include "launch.h"
 
 namespace rdk {
 

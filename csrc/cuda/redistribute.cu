@@ -7,16 +7,13 @@
 // whose chains of loads (where a column of S begins, its drafter tokens, their weights) are under
 // way together; the first link of the next four is loaded ahead.
 
-#include "redistribute.h"
-
 #include "launch_kernel.cuh"
 #include "redistribute_rows.cuh"
 
 namespace rdk {
 namespace {
 
-__device__ __forceinline__ void store_tokens(const float (&values)[kTokens], int base, int end,
-                                             float* row) {
+RDK_DEVICE void store_tokens(const float (&values)[kTokens], int base, int end, float* row) {
 #pragma unroll
   for (int j = 0; j < kTokens; ++j) {
     const int token = token_of(base, j);
@@ -27,9 +24,8 @@ __device__ __forceinline__ void store_tokens(const float (&values)[kTokens], int
 // Adds the dynamic columns of the tokens that are marked, one token of a lane after the other, each
 // by the whole warp, in the order of the columns.
 template <typename T, typename C>
-__device__ __forceinline__ void add_marked(const DraftRow<T, C>& row, float max,
-                                           const unsigned char* marks, int base, const Tile& tile,
-                                           float (&masses)[kTokens]) {
+RDK_DEVICE void add_marked(const DraftRow<T, C>& row, float max, const unsigned char* marks,
+                           int base, const Tile& tile, float (&masses)[kTokens]) {
 #pragma unroll
   for (int j = 0; j < kTokens; ++j) {
     const int own = token_of(base, j);
@@ -55,8 +51,8 @@ __device__ __forceinline__ void add_marked(const DraftRow<T, C>& row, float max,
 
 // q of the tile's tokens for every row of the group.
 template <typename T, typename C>
-__device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, const Tile& tile,
-                                           const GroupRow* group) {
+RDK_DEVICE void write_tile(const RedistributeLaunch& launch, const Tile& tile,
+                           const GroupRow* group) {
   const RedistributeParams& params = launch.params;
   const AffinityColumns& affinity = params.affinity;
   const int rank = static_cast<int>(affinity.rank);
@@ -113,7 +109,7 @@ __device__ __forceinline__ void write_tile(const RedistributeLaunch& launch, con
 }
 
 template <typename C>
-__device__ __forceinline__ Tile tile_of(const RedistributeLaunch& launch, unsigned char* shared) {
+RDK_DEVICE Tile tile_of(const RedistributeLaunch& launch, unsigned char* shared) {
   Tile tile;
   tile.first_row = static_cast<int64_t>(blockIdx.x / launch.tiles) * launch.group;
   tile.rows = static_cast<int>(
@@ -129,8 +125,8 @@ __device__ __forceinline__ Tile tile_of(const RedistributeLaunch& launch, unsign
 }
 
 template <typename T, typename C>
-__device__ __forceinline__ void redistribute_tile(const RedistributeLaunch& launch,
-                                                  const Tile& tile, GroupRow* group) {
+RDK_DEVICE void redistribute_tile(const RedistributeLaunch& launch, const Tile& tile,
+                                  GroupRow* group) {
   const RedistributeParams& params = launch.params;
   const bool has_dynamic = !C::kPlain && params.draft.dynamic_size > 0;
   // A count of marks, kept for later, would take a register all through the sums: sm_80 spilled.

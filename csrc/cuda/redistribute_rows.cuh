@@ -4,7 +4,6 @@
 #pragma once
 
 #include "columns.cuh"
-#include "redistribute.h"
 #include "row_sums.cuh"
 #include "truncation.cuh"
 
@@ -51,13 +50,12 @@ struct CutScratch {
 static_assert(sizeof(CutScratch) == RedistributeLaunch::kCutBytes, "the plan leaves room for it");
 
 template <typename T, typename C>
-__device__ __forceinline__ DraftRow<T, C> draft_row(const RedistributeLaunch& launch, int64_t row,
-                                                    const C& cut) {
+RDK_DEVICE DraftRow<T, C> draft_row(const RedistributeLaunch& launch, int64_t row, const C& cut) {
   return DraftRow<T, C>(launch.params.draft, row, launch.params.temperature[row], cut);
 }
 
 template <typename C>
-__device__ __forceinline__ RowLimits<C> limits_of(const RedistributeLaunch& launch, int64_t row) {
+RDK_DEVICE RowLimits<C> limits_of(const RedistributeLaunch& launch, int64_t row) {
   const DraftColumns& columns = launch.params.draft;
   return {launch.params.truncation, row,
           static_cast<int>(columns.draft_size + columns.dynamic_size),
@@ -66,7 +64,7 @@ __device__ __forceinline__ RowLimits<C> limits_of(const RedistributeLaunch& laun
 
 // Where a row of the group is cut, once that is known.
 template <typename C>
-__device__ __forceinline__ C cut_of(const Tile& tile, int g) {
+RDK_DEVICE C cut_of(const Tile& tile, int g) {
   if constexpr (C::kCuts) {
     return tile.scratch->cuts[g];
   } else {
@@ -76,13 +74,12 @@ __device__ __forceinline__ C cut_of(const Tile& tile, int g) {
 
 // Of a plain row, which a cluster sums together; otherwise null.
 template <typename C>
-__device__ __forceinline__ HeldSums* held_of(const Tile& tile) {
+RDK_DEVICE HeldSums* held_of(const Tile& tile) {
   return C::kPlain ? reinterpret_cast<HeldSums*>(tile.scratch) : nullptr;
 }
 
 template <typename C>
-__device__ __forceinline__ RowSums sums_of(const RedistributeLaunch& launch, const Tile& tile,
-                                           int g, int chunks) {
+RDK_DEVICE RowSums sums_of(const RedistributeLaunch& launch, const Tile& tile, int g, int chunks) {
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * launch.group + g) * chunks;
   return {
       held_of<C>(tile),
@@ -92,9 +89,9 @@ __device__ __forceinline__ RowSums sums_of(const RedistributeLaunch& launch, con
 
 // By one warp, which has read a chunk of a row into z, and whose lanes know their largest.
 template <typename T, typename C>
-__device__ __forceinline__ void take_chunk(const RedistributeLaunch& launch, const Tile& tile,
-                                           int g, const DraftRow<T, C>& row, int chunk,
-                                           float (&z)[kPerLane], float largest) {
+RDK_DEVICE void take_chunk(const RedistributeLaunch& launch, const Tile& tile, int g,
+                           const DraftRow<T, C>& row, int chunk, float (&z)[kPerLane],
+                           float largest) {
   if (!C::kPlain && launch.shared_weights && chunk < row.static_chunks()) {
     keep_chunk(z, chunk * kChunk, row.size, tile.weights + g * launch.weights_stride());
   }
@@ -105,7 +102,7 @@ __device__ __forceinline__ void take_chunk(const RedistributeLaunch& launch, con
 
 // One warp after another takes a chunk, from one row to the next.
 template <typename T, typename C>
-__device__ __forceinline__ void sum_rows(const RedistributeLaunch& launch, const Tile& tile) {
+RDK_DEVICE void sum_rows(const RedistributeLaunch& launch, const Tile& tile) {
 #pragma unroll 1
   for (int g = 0; g < tile.rows; ++g) {
     const float temperature = launch.params.temperature[tile.first_row + g];
@@ -131,7 +128,7 @@ __device__ __forceinline__ void sum_rows(const RedistributeLaunch& launch, const
 
 // Finds where rows are cut. Their sums become those of what is kept.
 template <typename T, typename C>
-__device__ __forceinline__ void cut_rows(const RedistributeLaunch& launch, const Tile& tile) {
+RDK_DEVICE void cut_rows(const RedistributeLaunch& launch, const Tile& tile) {
   if constexpr (C::kCuts) {
 #pragma unroll 1
     for (int g = 0; g < tile.rows; ++g) {
@@ -139,12 +136,12 @@ __device__ __forceinline__ void cut_rows(const RedistributeLaunch& launch, const
       DraftRow<T, Cut> row = draft_row<T>(launch, tile.first_row + g, limits.before());
       Cut cut = Cut::nothing();
       if (usable_temperature(limits.temperature) && limits.usable() && limits.any()) {
-        ChunkSum* sums = sums_of<Cut>(launch, tile, g, row.chunks()).stored.chunks;
-        cut = limits.at(threshold_of(row, sums, limits, &tile.scratch->threshold));
-        row.cut = cut;
-        sum_kept_chunks(row, sums, [&](int chunk, float (&z)[kPerLane], float largest) {
-          take_chunk(launch, tile, g, row, chunk, z, largest);
-        });
+        cut_row(limits, sums_of<Cut>(launch, tile, g, row.chunks()).stored.chunks,
+                reinterpret_cast<unsigned char*>(&tile.scratch->threshold), &row,
+                [&](int chunk, float (&z)[kPerLane], float largest) {
+                  take_chunk(launch, tile, g, row, chunk, z, largest);
+                });
+        cut = row.cut;
       }
       if (threadIdx.x == 0) tile.scratch->cuts[g] = cut;
     }
@@ -154,8 +151,8 @@ __device__ __forceinline__ void cut_rows(const RedistributeLaunch& launch, const
 
 // By one warp: the row's kind and stats.
 template <typename T, typename C>
-__device__ __forceinline__ void summarize_row(const RedistributeLaunch& launch, const Tile& tile,
-                                              int g, GroupRow* summary) {
+RDK_DEVICE void summarize_row(const RedistributeLaunch& launch, const Tile& tile, int g,
+                              GroupRow* summary) {
   const int64_t index = tile.first_row + g;
   const float temperature = launch.params.temperature[index];
   const DraftRow<T, C> row = draft_row<T>(launch, index, cut_of<C>(tile, g));

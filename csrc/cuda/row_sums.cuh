@@ -17,10 +17,10 @@ struct HeldSums {
 };
 static_assert(sizeof(HeldSums) == kHeldBytes, "plans leave room for it");
 
-__device__ __forceinline__ float max_of(const HeldSums* held, int chunk) {
+RDK_DEVICE float max_of(const HeldSums* held, int chunk) {
   return cluster_load(&held->chunks[chunk].max);
 }
-__device__ __forceinline__ float sum_of(const HeldSums* held, int chunk) {
+RDK_DEVICE float sum_of(const HeldSums* held, int chunk) {
   return cluster_load(&held->chunks[chunk].sum);
 }
 
@@ -30,12 +30,12 @@ struct RowSums {
   int blocks;      // of the cluster
   StoredSums stored;
 
-  __device__ __forceinline__ void put(int chunk, const ChunkSum& sum) const {
+  RDK_DEVICE void put(int chunk, const ChunkSum& sum) const {
     if (held == nullptr) return stored.put(chunk, sum);
     if (lane_index() >= blocks) return;
     cluster_store(&held->chunks[chunk].max, lane_index(), sum.max, sum.sum);
   }
-  __device__ __forceinline__ void put_spread(int r, int chunk, float mass) const {
+  RDK_DEVICE void put_spread(int r, int chunk, float mass) const {
     if (held == nullptr) return stored.put_spread(r, chunk, mass);
     if (lane_index() < blocks) cluster_store(&held->spreads[r][chunk], lane_index(), mass);
   }
@@ -47,15 +47,15 @@ struct ShownSums {
   const float* spreads;  // [R, stride]
   int stride;
 
-  __device__ __forceinline__ explicit ShownSums(const RowSums& sums)
+  RDK_DEVICE explicit ShownSums(const RowSums& sums)
       : chunks(sums.held == nullptr ? sums.stored.chunks : sums.held->chunks),
         spreads(sums.held == nullptr ? sums.stored.spreads : sums.held->spreads[0]),
         stride(sums.held == nullptr ? sums.stored.count : kMostHeld) {}
 };
-__device__ __forceinline__ float max_of(const ShownSums& sums, int chunk) {
+RDK_DEVICE float max_of(const ShownSums& sums, int chunk) {
   return cluster_load(&sums.chunks[chunk].max);
 }
-__device__ __forceinline__ float sum_of(const ShownSums& sums, int chunk) {
+RDK_DEVICE float sum_of(const ShownSums& sums, int chunk) {
   return cluster_load(&sums.chunks[chunk].sum);
 }
 

@@ -12,8 +12,7 @@ namespace rdk {
 // Replaces a chunk's z by exp(z - max), given what scaled_chunk returned. A NaN or +inf among them
 // makes the sum NaN.
 template <typename C>
-__device__ __forceinline__ ChunkSum exponentiate(const C& cut, float largest,
-                                                 float (&z)[kPerLane]) {
+RDK_DEVICE ChunkSum exponentiate(const C& cut, float largest, float (&z)[kPerLane]) {
   const float max = warp_max(cut.largest_kept(largest, z));
   const float shift = max == -infinity() ? 0.0f : max;
   float sum = 0.0f;
@@ -26,7 +25,7 @@ __device__ __forceinline__ ChunkSum exponentiate(const C& cut, float largest,
 }
 
 // By one warp, for other warps and blocks to read.
-__device__ __forceinline__ void store_chunk_sum(const ChunkSum& sum, ChunkSum* chunk) {
+RDK_DEVICE void store_chunk_sum(const ChunkSum& sum, ChunkSum* chunk) {
   if (lane_index() == 0) {
     global_store(&chunk->max, sum.max);
     global_store(&chunk->sum, sum.sum);
@@ -44,17 +43,16 @@ struct TargetColumns {
   C cut;
   typename C::Mask mask;
 
-  __device__ __forceinline__ int chunks() const { return chunks_in(size); }
-  __device__ __forceinline__ int place(int chunk) const { return chunk; }
-  __device__ __forceinline__ void advance(int chunks, int* chunk) const { *chunk += chunks; }
+  RDK_DEVICE int chunks() const { return chunks_in(size); }
+  RDK_DEVICE int place(int chunk) const { return chunk; }
+  RDK_DEVICE void advance(int chunks, int* chunk) const { *chunk += chunks; }
 
-  __device__ __forceinline__ void copy(int chunk, uint4* landing) const {
+  RDK_DEVICE void copy(int chunk, uint4* landing) const {
     copy_chunk(logits, chunk * kChunk, size, landing);
   }
   // Returns the largest z of this lane, before masks and cuts.
   template <typename Source>
-  __device__ __forceinline__ float scaled_chunk(int chunk, Source source,
-                                                float (&z)[kPerLane]) const {
+  RDK_DEVICE float scaled_chunk(int chunk, Source source, float (&z)[kPerLane]) const {
     float largest = read_chunk(logits, chunk * kChunk, size, source, z);
     mask.apply(chunk * kChunk, size, z);
     largest = cut.apply(scale, largest, z);
@@ -62,21 +60,19 @@ struct TargetColumns {
     return largest;
   }
 
-  __device__ __forceinline__ float logit(int token) const {
+  RDK_DEVICE float logit(int token) const {
     return mask.allows(token) ? logits[token] : -infinity();
   }
-  __device__ __forceinline__ float z(float logit) const {
-    return cut.kept(cut.scaled(logit, scale));
-  }
-  __device__ __forceinline__ float value(int token) const { return z(logit(token)); }
-  __device__ __forceinline__ float column_value(int chunk, int i) const {
+  RDK_DEVICE float z(float logit) const { return cut.kept(cut.scaled(logit, scale)); }
+  RDK_DEVICE float value(int token) const { return z(logit(token)); }
+  RDK_DEVICE float column_value(int chunk, int i) const {
     const int token = chunk * kChunk + i;
     return token < size ? value(token) : -infinity();
   }
 };
 
 // A block's dynamic shared memory is its warps' rings.
-__device__ __forceinline__ uint4* ring_of_warp(unsigned char* shared) {
+RDK_DEVICE uint4* ring_of_warp(unsigned char* shared) {
   return reinterpret_cast<uint4*>(shared + warp_index() * kRingBytes);
 }
 
@@ -94,8 +90,8 @@ __device__ __forceinline__ uint4* ring_of_warp(unsigned char* shared) {
 // ready() is asked once, when the first chunks are on their way, and may still change the row;
 // where it says no, nothing is read.
 template <typename Row, typename Ready, typename Use>
-__device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int first, int stride,
-                                              int count, Ready&& ready, Use&& use) {
+RDK_DEVICE void stream_chunks(const Row& row, uint4* ring, int first, int stride, int count,
+                              Ready&& ready, Use&& use) {
   constexpr int kInFlight = kChunksInFlight<typename Row::Element>;
   constexpr int kSlot = kRingBytes / kInFlight / static_cast<int>(sizeof(uint4));
   typename Row::Place ahead = row.place(first);
@@ -125,16 +121,16 @@ __device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int f
   }
 }
 template <typename Row, typename Use>
-__device__ __forceinline__ void stream_chunks(const Row& row, uint4* ring, int first, int stride,
-                                              int count, Use&& use) {
+RDK_DEVICE void stream_chunks(const Row& row, uint4* ring, int first, int stride, int count,
+                              Use&& use) {
   stream_chunks(row, ring, first, stride, count, [] { return true; }, use);
 }
 
 // Of chunk sums in global memory.
-__device__ __forceinline__ float max_of(const ChunkSum* chunks, int chunk) {
+RDK_DEVICE float max_of(const ChunkSum* chunks, int chunk) {
   return global_load(&chunks[chunk].max);
 }
-__device__ __forceinline__ float sum_of(const ChunkSum* chunks, int chunk) {
+RDK_DEVICE float sum_of(const ChunkSum* chunks, int chunk) {
   return global_load(&chunks[chunk].sum);
 }
 
@@ -148,7 +144,7 @@ struct SoftmaxOf {
   float total;  // of exp(z - max)
   bool valid;
 
-  __device__ __forceinline__ float weight(int chunk) const {
+  RDK_DEVICE float weight(int chunk) const {
     if (chunk >= count) return 0.0f;
     const float chunk_max = max_of(chunks, chunk);
     return chunk_max == -infinity() ? 0.0f : sum_of(chunks, chunk) * expf(chunk_max - max);
@@ -157,7 +153,7 @@ struct SoftmaxOf {
 
 // By one warp. A NaN in any sum means that the row has no distribution.
 template <typename Sums>
-__device__ __forceinline__ SoftmaxOf<Sums> merge_sums(const Sums& chunks, int count) {
+RDK_DEVICE SoftmaxOf<Sums> merge_sums(const Sums& chunks, int count) {
   SoftmaxOf<Sums> softmax{chunks, count, -infinity(), 0.0f, false};
   bool sound = true;
   for (int c = lane_index(); c < count; c += kWarp) {
@@ -173,12 +169,12 @@ __device__ __forceinline__ SoftmaxOf<Sums> merge_sums(const Sums& chunks, int co
 }
 
 using Softmax = SoftmaxOf<const ChunkSum*>;
-__device__ __forceinline__ Softmax merge_chunks(const ChunkSum* chunks, int count) {
+RDK_DEVICE Softmax merge_chunks(const ChunkSum* chunks, int count) {
   return merge_sums(chunks, count);
 }
 
 // Draws from a chunk's exponentials in the order of its columns.
-__device__ __forceinline__ int draw_in_chunk(const float (&weights)[kPerLane], float u) {
+RDK_DEVICE int draw_in_chunk(const float (&weights)[kPerLane], float u) {
   const int lane = made_here(lane_index());
   float running[kPerLane / kVector];  // before this lane's vector of each step
   float carry = 0.0f;
@@ -215,28 +211,26 @@ __device__ __forceinline__ int draw_in_chunk(const float (&weights)[kPerLane], f
 // Two-level draw of a column by one warp: the first word picks the chunk, the second the column in
 // it.
 template <typename Sums>
-__device__ __forceinline__ int draw_chunk(const SoftmaxOf<Sums>& softmax,
-                                          const PhiloxWords& words) {
+RDK_DEVICE int draw_chunk(const SoftmaxOf<Sums>& softmax, const PhiloxWords& words) {
   return warp_draw(softmax.count, uniform(words.word[0]), softmax.total,
                    [&](int c) { return softmax.weight(c); });
 }
 // The column's index in the chunk, which is counted in the row.
 template <typename Row>
-__device__ __forceinline__ int draw_in_chunk(const Row& row, int chunk, const PhiloxWords& words) {
+RDK_DEVICE int draw_in_chunk(const Row& row, int chunk, const PhiloxWords& words) {
   float z[kPerLane];
   const float largest = row.scaled_chunk(chunk, InMemory{}, z);
   exponentiate(row.cut, largest, z);
   return draw_in_chunk(z, uniform(words.word[1]));
 }
 template <typename Row>
-__device__ __forceinline__ int draw_column(const Row& row, const Softmax& softmax,
-                                           const PhiloxWords& words) {
+RDK_DEVICE int draw_column(const Row& row, const Softmax& softmax, const PhiloxWords& words) {
   const int chunk = draw_chunk(softmax, words);
   return chunk * kChunk + draw_in_chunk(row, chunk, words);
 }
 
 // The first column of a chunk whose z is the largest, by one warp.
-__device__ __forceinline__ int column_of_largest(const float (&z)[kPerLane], float largest) {
+RDK_DEVICE int column_of_largest(const float (&z)[kPerLane], float largest) {
   const int lane = made_here(lane_index());
   int column = kChunk;
 #pragma unroll
@@ -249,19 +243,19 @@ __device__ __forceinline__ int column_of_largest(const float (&z)[kPerLane], flo
 // Temperature 0: the first column of the largest value, by one warp. The sums of a greedy row were
 // taken at temperature 1, so its chunk is known and only that is read again.
 template <typename Sums>
-__device__ __forceinline__ int chunk_of_largest(const SoftmaxOf<Sums>& softmax) {
+RDK_DEVICE int chunk_of_largest(const SoftmaxOf<Sums>& softmax) {
   int chunk = lane_index();
   while (chunk < softmax.count && max_of(softmax.chunks, chunk) != softmax.max) chunk += kWarp;
   return warp_min(chunk);
 }
 template <typename Row>
-__device__ __forceinline__ int largest_in_chunk(const Row& row, int chunk, float max) {
+RDK_DEVICE int largest_in_chunk(const Row& row, int chunk, float max) {
   float z[kPerLane];
   row.scaled_chunk(chunk, InMemory{}, z);
   return chunk * kChunk + column_of_largest(z, max);
 }
 template <typename Row, typename Sums>
-__device__ __forceinline__ int argmax_column(const Row& row, const SoftmaxOf<Sums>& softmax) {
+RDK_DEVICE int argmax_column(const Row& row, const SoftmaxOf<Sums>& softmax) {
   return largest_in_chunk(row, chunk_of_largest(softmax), softmax.max);
 }
 
@@ -280,9 +274,8 @@ struct KeptSums : Softmax {
 
   KeptSums() = default;
   // Of which none is kept.
-  __device__ __forceinline__ explicit KeptSums(const Softmax& merged)
-      : Softmax(merged), kept(nullptr) {}
-  __device__ __forceinline__ KeptSums(const ChunkSum* sums, int sums_count, ChunkSum* shared)
+  RDK_DEVICE explicit KeptSums(const Softmax& merged) : Softmax(merged), kept(nullptr) {}
+  RDK_DEVICE KeptSums(const ChunkSum* sums, int sums_count, ChunkSum* shared)
       : Softmax{sums, sums_count, -infinity(), 0.0f, false}, kept(shared) {
     bool sound = true;
 #pragma unroll 1
@@ -311,14 +304,14 @@ struct KeptSums : Softmax {
     });
   }
 
-  __device__ __forceinline__ ChunkSum load(int c) const {
+  RDK_DEVICE ChunkSum load(int c) const {
     if (c >= count) return {-infinity(), 0.0f};
     return {global_load(&chunks[c].max), global_load(&chunks[c].sum)};
   }
 
   // As draw_column and argmax_column.
   template <typename Row>
-  __device__ __forceinline__ int draw(const Row& row, const PhiloxWords& words) const {
+  RDK_DEVICE int draw(const Row& row, const PhiloxWords& words) const {
     const auto weights = [&](int begin, float (&out)[kEach]) {
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
@@ -329,11 +322,24 @@ struct KeptSums : Softmax {
     const int chunk = warp_draw_of<kEach>(count, uniform(words.word[0]), total, weights);
     return chunk * kChunk + draw_in_chunk(row, chunk, words);
   }
+  // Of a target's row, whose z at temperature 0 are its logits. Little code, because others jump
+  // over it.
   template <typename Row>
-  __device__ __forceinline__ int argmax(const Row& row) const {
+  RDK_DEVICE int argmax(const Row& row) const {
+    constexpr int kTogether = 8;
     int chunk = lane_index();
     while (chunk < count && (chunk < kKept ? kept[chunk] : load(chunk)).max != max) chunk += kWarp;
-    return largest_in_chunk(row, warp_min(chunk), max);
+    const int begin = warp_min(chunk) * kChunk + lane_index();
+    int column = begin + kChunk;
+#pragma unroll 1
+    for (int first = begin; first < begin + kChunk; first += kTogether * kWarp) {
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int own = first + j * kWarp;
+        if (own < row.size && row.logit(own) == max) column = min(column, own);
+      }
+    }
+    return warp_min(column);
   }
 };
 

@@ -7,7 +7,7 @@
 #include <cuda_runtime.h>
 #endif
 
-#include "../operators.def"
+#include "launch.h"
 
 namespace rdk {
 

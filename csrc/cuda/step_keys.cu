@@ -1,8 +1,6 @@
 // step_keys: a fresh key for every decoding step (DESIGN section 5). Memory floor: 24 bytes a
 // seed.
 
-#include "step_keys.h"
-
 #include "../common/philox.h"
 #include "launch_kernel.cuh"
 

@@ -2,8 +2,6 @@
 // "Verify on shards"), the same as every kernel that reads whole rows takes. Memory floor: the
 // shard's logits, once.
 
-#include "sum_shard.h"
-
 #include "launch_kernel.cuh"
 #include "verify_position.cuh"
 
@@ -15,8 +13,7 @@ constexpr int kWarps = kThreads / kWarp;
 
 // By one warp: (max, sum), or at temperature 0 (max, its first column), NaN where the row has no
 // distribution.
-__device__ __forceinline__ ChunkSum greedy_or_sum(bool greedy, float largest,
-                                                  float (&z)[kPerLane]) {
+RDK_DEVICE ChunkSum greedy_or_sum(bool greedy, float largest, float (&z)[kPerLane]) {
   const int column = greedy ? column_of_largest(z, warp_max(largest)) : 0;
   ChunkSum sum = exponentiate(Whole{}, largest, z);
   if (greedy && !(sum.sum < infinity())) sum.max = not_a_number();

@@ -16,7 +16,7 @@ struct Scale {
   float lowest;  // the least logit whose quotient is finite
 
   // Temperature 0 compares the logits themselves.
-  __device__ __forceinline__ explicit Scale(float temperature) {
+  RDK_DEVICE explicit Scale(float temperature) {
     constexpr float kLargest = 3.40282347e38f;
     constexpr float kSmallestNormal = 1.17549435e-38f;
     constexpr float kTwoTo64 = 1.8446744e19f;
@@ -27,18 +27,18 @@ struct Scale {
     lowest = -kLargest * divisor;
   }
 
-  __device__ __forceinline__ float operator()(float logit) const {
+  RDK_DEVICE float operator()(float logit) const {
     const bool overflows = logit < lowest && logit != -infinity();
     return overflows ? not_a_number() : logit * factor * rest;
   }
 
   // Of a logit of a row that has a distribution.
-  __device__ __forceinline__ float finite(float logit) const { return logit * factor * rest; }
+  RDK_DEVICE float finite(float logit) const { return logit * factor * rest; }
 
   // All columns of a lane. Rare cases are tested once for all of them, and temperature 1, the most
   // common one, costs nothing: together a sixth of what a column would cost. Takes the largest of
   // them and returns that of the products, because rounding keeps their order.
-  __device__ __forceinline__ float operator()(float largest, float (&z)[kPerLane]) const {
+  RDK_DEVICE float operator()(float largest, float (&z)[kPerLane]) const {
     if (factor == 1.0f && rest == 1.0f) return largest;
     float least = z[0];
 #pragma unroll
@@ -54,7 +54,7 @@ struct Scale {
   }
   // The same in less code, where one NaN is as good as another: any leaves a row without a
   // distribution.
-  __device__ __forceinline__ float briefly(float largest, float (&z)[kPerLane]) const {
+  RDK_DEVICE float briefly(float largest, float (&z)[kPerLane]) const {
     if (factor == 1.0f && rest == 1.0f) return largest;
     bool overflows = false;
 #pragma unroll

@@ -12,7 +12,7 @@ namespace rdk {
 // is no ticket of this launch becomes one that nobody has taken. Who comes second finds it opened,
 // if not now then in the swap, which fails; the first word never comes back. So one attempt is
 // enough.
-__device__ __forceinline__ void open_ticket(uint64_t* ticket, uint64_t stamp) {
+RDK_DEVICE void open_ticket(uint64_t* ticket, uint64_t stamp) {
   const uint64_t found = relaxed_load(ticket);
   if ((found ^ stamp) >> 16 != 0) compare_and_swap(ticket, found, stamp);
 }
@@ -26,7 +26,7 @@ __device__ __forceinline__ void open_ticket(uint64_t* ticket, uint64_t stamp) {
 // acquires, too, and so keeps the loads of the last block, in all of its threads through the second
 // barrier, from moving before the ticket. That is one MEMBAR.ALL, where two fences around an atomic
 // are two MEMBAR.SC.
-__device__ __forceinline__ bool last_block(uint64_t* ticket, int blocks) {
+RDK_DEVICE bool last_block(uint64_t* ticket, int blocks) {
   __shared__ bool last;
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -38,7 +38,7 @@ __device__ __forceinline__ bool last_block(uint64_t* ticket, int blocks) {
 }
 
 // The same where the blocks are a cluster, which needs no tickets.
-__device__ __forceinline__ bool first_block_of_cluster(int blocks) {
+RDK_DEVICE bool first_block_of_cluster(int blocks) {
   cluster_barrier();
   return blockIdx.x % blocks == 0;
 }

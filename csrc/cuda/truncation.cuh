@@ -8,65 +8,51 @@
 
 namespace rdk {
 
-// The limits of a row, and what they mean at its temperature. C is Whole or Plain, where there are
-// none, or Cut.
+// The limits of a row, and what they mean at its temperature; of a row that is not Cut there are
+// none.
 template <typename C>
-struct RowLimits;
-
-template <>
-struct RowLimits<Whole> {
-  __device__ __forceinline__ RowLimits(const Truncation&, int64_t, int, float) {}
-  __device__ __forceinline__ bool usable() const { return true; }
-  __device__ __forceinline__ bool any() const { return false; }
-  __device__ __forceinline__ Whole before() const { return {}; }
-};
-
-template <>
-struct RowLimits<Plain> : RowLimits<Whole> {
-  using RowLimits<Whole>::RowLimits;
-  __device__ __forceinline__ Plain before() const { return {}; }
-};
-
-template <>
-struct RowLimits<Cut> {
+struct RowLimits {
   int top_k = 0;
   float top_p = 1.0f;
   float min_p = 0.0f;
   float temperature;
 
   // As many columns as there are, or more, are no limit.
-  __device__ __forceinline__ RowLimits(const Truncation& given, int64_t row, int columns,
-                                       float of_row)
+  RDK_DEVICE RowLimits(const Truncation& given, int64_t row, int columns, float of_row)
       : temperature(of_row) {
-    if (given.top_k != nullptr && given.top_k[row] < columns) top_k = given.top_k[row];
-    if (given.top_p != nullptr) top_p = given.top_p[row];
-    if (given.min_p != nullptr) min_p = given.min_p[row];
+    if constexpr (C::kCuts) {
+      if (given.top_k != nullptr && given.top_k[row] < columns) top_k = given.top_k[row];
+      if (given.top_p != nullptr) top_p = given.top_p[row];
+      if (given.min_p != nullptr) min_p = given.min_p[row];
+    }
   }
   // At temperature 0 they are not read. False for NaN.
-  __device__ __forceinline__ bool usable() const {
-    return temperature == 0.0f ||
+  RDK_DEVICE bool usable() const {
+    return !C::kCuts || temperature == 0.0f ||
            (top_k >= 0 && top_p > 0.0f && top_p <= 1.0f && min_p >= 0.0f && min_p <= 1.0f);
   }
   // Whether the row has to be searched for a threshold.
-  __device__ __forceinline__ bool any() const {
-    return temperature != 0.0f && (top_k != 0 || top_p != 1.0f || min_p != 0.0f);
+  RDK_DEVICE bool any() const {
+    return C::kCuts && temperature != 0.0f && (top_k != 0 || top_p != 1.0f || min_p != 0.0f);
   }
   // Of a row whose threshold is not known yet, and once it is.
-  __device__ __forceinline__ Cut before() const {
-    return any() ? Cut::below(-infinity(), temperature) : Cut::nothing();
+  RDK_DEVICE C before() const {
+    if constexpr (C::kCuts) {
+      return any() ? C::below(-infinity(), temperature) : C::nothing();
+    } else {
+      return {};
+    }
   }
-  __device__ __forceinline__ Cut at(float threshold) const {
-    return Cut::at(threshold, temperature);
-  }
+  RDK_DEVICE C at(float threshold) const { return C::at(threshold, temperature); }
 };
 
 // Floats as integers in the same order. Zeros are two, next to each other: whichever is found, a
 // comparison of floats keeps both.
-__device__ __forceinline__ unsigned order_of(float z) {
+RDK_DEVICE unsigned order_of(float z) {
   const unsigned bits = __float_as_uint(z);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
-__device__ __forceinline__ float of_order(unsigned order) {
+RDK_DEVICE float of_order(unsigned order) {
   return __uint_as_float((order & 0x80000000u) != 0 ? order & 0x7fffffffu : ~order);
 }
 
@@ -76,7 +62,7 @@ constexpr float kMassless = 28.0f;
 
 // floor(2^40 exp(x)) for x <= 0, by the float32 exp of section 5: which columns are kept must not
 // depend on how fast an exponential is.
-__device__ __forceinline__ uint64_t mass_of(float x) {
+RDK_DEVICE uint64_t mass_of(float x) {
   if (x < -kMassless) return 0;
   const float shift = 12582912.0f + 127.0f;
   const float biased = x * 1.44269504088896341f + shift;
@@ -101,14 +87,14 @@ struct ThresholdScratch {
   uint64_t before;  // what is in the bins before the one that was found
   int bin;          // -1: none
 
-  __device__ __forceinline__ void add(int index, uint64_t amount) {
+  RDK_DEVICE void add(int index, uint64_t amount) {
     const unsigned part = static_cast<unsigned>(amount);
     const unsigned old = shared_add(&low[index], part);
     const unsigned carry = old + part < old ? 1u : 0u;
     const unsigned rest = static_cast<unsigned>(amount >> 32) + carry;
     if (rest != 0) shared_add(&high[index], rest);
   }
-  __device__ __forceinline__ uint64_t amount(int index) const {
+  RDK_DEVICE uint64_t amount(int index) const {
     return static_cast<uint64_t>(high[index]) << 32 | low[index];
   }
 };
@@ -119,13 +105,13 @@ struct OrderRange {
   unsigned least;
   unsigned largest;
 
-  __device__ __forceinline__ int shift() const {
+  RDK_DEVICE int shift() const {
     constexpr int kBinBits = 11;
     static_assert(1 << kBinBits == ThresholdScratch::kBins, "as many as there are");
     const int bits = 32 - __clz(static_cast<int>(largest - least));
     return bits > kBinBits ? bits - kBinBits : 0;
   }
-  __device__ __forceinline__ OrderRange bin(int index) const {
+  RDK_DEVICE OrderRange bin(int index) const {
     const unsigned top = largest - (static_cast<unsigned>(index) << shift());
     const unsigned rest = (1u << shift()) - 1;
     return {top - least > rest ? top - rest : least, top};
@@ -137,15 +123,14 @@ struct Amounts {
   bool of_mass;
   float max;
 
-  __device__ __forceinline__ uint64_t of(float z) const { return of_mass ? mass_of(z - max) : 1; }
+  RDK_DEVICE uint64_t of(float z) const { return of_mass ? mass_of(z - max) : 1; }
 };
 
 // By a block: the histogram of a row's columns in the range. Chunks whose largest z lies below it
 // are not read.
 template <typename Row>
-__device__ __forceinline__ void fill_histogram(const Row& row, const ChunkSum* chunks,
-                                               const OrderRange& range, const Amounts& amounts,
-                                               ThresholdScratch* scratch) {
+RDK_DEVICE void fill_histogram(const Row& row, const ChunkSum* chunks, const OrderRange& range,
+                               const Amounts& amounts, ThresholdScratch* scratch) {
   constexpr int kAtOnce = 8;
   for (int i = threadIdx.x; i < ThresholdScratch::kBins; i += blockDim.x) {
     scratch->low[i] = 0;
@@ -181,8 +166,7 @@ __device__ __forceinline__ void fill_histogram(const Row& row, const ChunkSum* c
 // By a block: the first bin with which the running sum, from `before` on, reaches what `needed` of
 // all bins' total says; into the scratch.
 template <typename Needed>
-__device__ __forceinline__ void find_bin(uint64_t before, ThresholdScratch* scratch,
-                                         Needed&& needed) {
+RDK_DEVICE void find_bin(uint64_t before, ThresholdScratch* scratch, Needed&& needed) {
   constexpr int kBins = ThresholdScratch::kBins;
   const int threads = static_cast<int>(blockDim.x);  // not always a power of two
   const int each = (kBins + threads - 1) / threads;
@@ -215,9 +199,8 @@ __device__ __forceinline__ void find_bin(uint64_t before, ThresholdScratch* scra
 // and none is below `least`; `least` where all of them together have less. needed(total) is asked
 // once, with what all of them have.
 template <typename Row, typename Needed>
-__device__ __forceinline__ float boundary(const Row& row, const ChunkSum* chunks,
-                                          const Amounts& amounts, float least,
-                                          ThresholdScratch* scratch, Needed&& needed) {
+RDK_DEVICE float boundary(const Row& row, const ChunkSum* chunks, const Amounts& amounts,
+                          float least, ThresholdScratch* scratch, Needed&& needed) {
   // Columns of -0 are no less than a least of +0.
   const float lowest = least == 0.0f ? -0.0f : fmaxf(least, kLowest);
   OrderRange range{order_of(lowest), order_of(amounts.max)};
@@ -240,7 +223,7 @@ __device__ __forceinline__ float boundary(const Row& row, const ChunkSum* chunks
 }
 
 // The largest z of a row with a distribution, otherwise -inf; by every warp.
-__device__ __forceinline__ float largest_of(const ChunkSum* chunks, int count) {
+RDK_DEVICE float largest_of(const ChunkSum* chunks, int count) {
   float max = -infinity();
   bool sound = true;
   for (int c = lane_index(); c < count; c += kWarp) {
@@ -254,9 +237,8 @@ __device__ __forceinline__ float largest_of(const ChunkSum* chunks, int count) {
 // By a block: where a row is cut, from its values and chunk sums as they are without a cut; -inf
 // where nothing is, or where the row has no distribution.
 template <typename Row>
-__device__ __forceinline__ float threshold_of(const Row& row, const ChunkSum* chunks,
-                                              const RowLimits<Cut>& limits,
-                                              ThresholdScratch* scratch) {
+RDK_DEVICE float threshold_of(const Row& row, const ChunkSum* chunks, const RowLimits<Cut>& limits,
+                              ThresholdScratch* scratch) {
   const float max = largest_of(chunks, row.chunks());
   __syncthreads();  // from here on the sums may change
   if (max == -infinity()) return -infinity();
@@ -281,22 +263,25 @@ __device__ __forceinline__ float threshold_of(const Row& row, const ChunkSum* ch
   return least;
 }
 
-// By a block: store(chunk, z, what scaled_chunk returned) for the chunks of a row that has been
-// cut, whose sums were those of the uncut row; chunks of which nothing is kept have the sum of
-// nothing.
+// By a block: cuts a row where its limits say. store(chunk, z, what scaled_chunk returned) is
+// called for the chunks that keep anything, whose sums were those of the uncut row; the others have
+// the sum of nothing.
 template <typename Row, typename Store>
-__device__ __forceinline__ void sum_kept_chunks(const Row& row, ChunkSum* sums, Store&& store) {
+RDK_DEVICE void cut_row(const RowLimits<Cut>& limits, ChunkSum* sums, unsigned char* shared,
+                        Row* row, Store&& store) {
+  auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
+  row->cut = limits.at(threshold_of(*row, sums, limits, scratch));
   const int warps = static_cast<int>(blockDim.x) / kWarp;
 #pragma unroll 1
-  for (int chunk = warp_index(); chunk < row.chunks(); chunk += warps) {
+  for (int chunk = warp_index(); chunk < row->chunks(); chunk += warps) {
     const float whole = global_load(&sums[chunk].max);
     __syncwarp(kAllLanes);  // all lanes have loaded what the first one overwrites
-    if (whole < row.cut.threshold) {
+    if (whole < row->cut.threshold) {
       store_chunk_sum({-infinity(), 0.0f}, &sums[chunk]);
       continue;
     }
     float z[kPerLane];
-    const float largest = row.scaled_chunk(chunk, InMemory{}, z);
+    const float largest = row->scaled_chunk(chunk, InMemory{}, z);
     store(chunk, z, largest);
   }
   __syncthreads();

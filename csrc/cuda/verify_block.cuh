@@ -19,56 +19,47 @@ constexpr int kGivenUp = -2;
 constexpr int kNoToken = -3;  // the prefix is accepted, but its row has no distribution
 
 template <typename S>
-__device__ __forceinline__ PhiloxWords race_words(const S& sequence, int prefix, int attempt) {
+RDK_DEVICE PhiloxWords race_words(const S& sequence, int prefix, int attempt) {
   return random_words(sequence.step_key, later(sequence.position, prefix), Purpose::kBlock, attempt,
                       nesting_of(sequence));
 }
 
-__device__ __forceinline__ bool given_up(const PhiloxWords& words, float factor) {
+RDK_DEVICE bool given_up(const PhiloxWords& words, float factor) {
   return !(uniform(words.word[3]) < factor);
 }
 
-__device__ __forceinline__ float next_factor(float mass, float q) {
+RDK_DEVICE float next_factor(float mass, float q) {
   if (mass == 0.0f) return 0.0f;
   return mass >= q ? 1.0f : mass / q;
 }
 
 // Where a row has been cut.
-template <typename L, typename S>
-__device__ __forceinline__ Cut cut_of(const L& launch, const S& sequence, int step,
-                                      const RowLimits<Cut>& limits) {
+template <typename J>
+RDK_DEVICE Cut cut_of(const J& judge, int step, const RowLimits<Cut>& limits) {
   if (!limits.any()) return Cut::nothing();
-  return limits.at(global_load(&launch.thresholds[slot_of(launch, sequence, step)]));
+  return limits.at(global_load(&judge.launch.thresholds[judge.slot(step)]));
 }
 
 // By one warp: all of a position but the verdict.
-template <typename T, typename D, typename L, typename S>
-__device__ __forceinline__ void describe(const L& launch, const S& sequence, int step,
-                                         int draft_chunks, const Cut& cut, unsigned char* shared,
-                                         Position* position) {
-  const TargetColumns<T, Cut> columns = target_row<T>(launch.params, sequence, step, cut);
-  auto* kept = reinterpret_cast<ChunkSum*>(ring_of_warp(shared));
-  look_at(launch, sequence, step, columns, kept, position);
-  if (step >= sequence.count) return;
-  look_up<D>(
-      launch, sequence, step, draft_chunks, cut, [&](int token) { return columns.logit(token); },
-      position);
+template <typename J>
+RDK_DEVICE void describe(const J& judge, int step, const Cut& cut, Position* position) {
+  const auto columns = judge.target_row(step, cut);
+  judge.look_at(step, columns, position);
+  if (step < judge.sequence.count) judge.look_up_in(columns, step, position);
 }
 
 // By one warp: p and q at the draft of a step, or that the draft ends here.
-template <typename T, typename D, typename L, typename S>
-__device__ __forceinline__ void weigh(const L& launch, const S& sequence, int step,
-                                      int draft_chunks, const Cut& cut, unsigned char* shared,
-                                      Position* position) {
-  describe<T, D>(launch, sequence, step, draft_chunks, cut, shared, position);
+template <typename J>
+RDK_DEVICE void weigh(const J& judge, int step, const Cut& cut, Position* position) {
+  describe(judge, step, cut, position);
   const bool judged = position->target.valid && position->kind != DraftKind::kUnusable;
   float p = 0.0f;
   float q = position->q;
   if (judged) {
-    if (sequence.target_temperature == 0.0f) {
+    if (judge.sequence.target_temperature == 0.0f) {
       p = q = position->token == position->argmax ? 1.0f : 0.0f;
     } else {
-      p = target_p(*position, target_row<T>(launch.params, sequence, step, cut).z(position->logit));
+      p = target_p(*position, judge.target_row(step, cut).z(position->logit));
     }
   }
   __syncwarp(kAllLanes);
@@ -82,18 +73,17 @@ __device__ __forceinline__ void weigh(const L& launch, const S& sequence, int st
 // By the block, from the sums of the rows [first, last]: the factors of the prefixes that end
 // there, and where rows are cut. Returns the longest prefix, or -1 where the rows behind decide
 // about it. Rows that are cut are taken one after the other, others with a warp for each.
-template <typename T, typename D, typename L, typename S>
-__device__ __forceinline__ int weigh_prefixes(const L& launch, const S& sequence, int first,
-                                              int last, int draft_chunks,
-                                              const RowLimits<Cut>& limits, unsigned char* shared,
-                                              Position* positions) {
-  auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
-  const int together = limits.any() ? 1 : L::kThreads / kWarp;
+template <typename J>
+RDK_DEVICE int weigh_prefixes(const J& judge, int first, int last, const RowLimits<Cut>& limits,
+                              Position* positions) {
+  const auto& sequence = judge.sequence;
+  float* factors = judge.launch.factors;
+  const int together = limits.any() ? 1 : J::kWarps;
   float factor = 1.0f;
   if (first > first_step(sequence)) {
-    factor = global_load(&launch.factors[slot_of(launch, sequence, first)]);
+    factor = global_load(&factors[judge.slot(first)]);
   } else if (threadIdx.x == 0) {
-    global_store(&launch.factors[slot_of(launch, sequence, first)], factor);
+    global_store(&factors[judge.slot(first)], factor);
   }
 #pragma unroll 1
   for (int begin = first;; begin = min(begin + together, last + 1)) {
@@ -102,15 +92,14 @@ __device__ __forceinline__ int weigh_prefixes(const L& launch, const S& sequence
     if (begin > last) return -1;
     Cut cut = Cut::nothing();
     if (limits.any()) {
-      cut = cut_row<T>(launch, sequence, begin, limits, scratch);
+      cut = cut_step(judge, begin, limits);
       if (threadIdx.x == 0) {
-        global_store(&launch.thresholds[slot_of(launch, sequence, begin)], cut.threshold);
+        global_store(&judge.launch.thresholds[judge.slot(begin)], cut.threshold);
       }
     }
     const int weighed = min(together, last + 1 - begin);
     if (warp_index() < weighed) {
-      weigh<T, D>(launch, sequence, begin + warp_index(), draft_chunks, cut, shared,
-                  &positions[warp_index()]);
+      weigh(judge, begin + warp_index(), cut, &positions[warp_index()]);
     }
     __syncthreads();
     int longest = -1;
@@ -121,9 +110,7 @@ __device__ __forceinline__ int weigh_prefixes(const L& launch, const S& sequence
         longest = prefix;
       } else {
         factor = next_factor(factor * positions[i].p, positions[i].q);
-        if (threadIdx.x == 0) {
-          global_store(&launch.factors[slot_of(launch, sequence, prefix + 1)], factor);
-        }
+        if (threadIdx.x == 0) global_store(&factors[judge.slot(prefix + 1)], factor);
         if (factor == 0.0f) longest = prefix + 1;
       }
     }
@@ -133,127 +120,115 @@ __device__ __forceinline__ int weigh_prefixes(const L& launch, const S& sequence
 }
 
 // By the block, after all tries have been in vain; its first warp knows the outcome.
-template <typename T, typename D, typename L, typename S>
-__device__ __forceinline__ int race_directly(const L& launch, const S& sequence,
-                                             const Position& position,
-                                             const TargetColumns<T, Cut>& columns, float factor,
-                                             const PhiloxWords& words, unsigned char* shared) {
-  const Residual<T, D, Cut, L, S> residual{launch, sequence, position, columns, factor};
-  residual.sum(shared);
+template <typename J>
+RDK_DEVICE int race_directly(const Residual<J>& residual, const PhiloxWords& words) {
+  residual.sum();
   if (warp_index() != 0) return kUndecided;
   const float total = residual.total();
-  if (factor < 1.0f) {
+  if (residual.factor < 1.0f) {
     const double accepted = total;
-    const double decided = accepted + (1.0 - static_cast<double>(factor));
+    const double decided = accepted + (1.0 - static_cast<double>(residual.factor));
     if (!(uniform(words.word[3]) * decided < accepted)) return kGivenUp;
   }
   const int token = residual.draw(words, total);
-  return token >= 0 ? token : position.target.draw(columns, words);
+  return token >= 0 ? token : residual.position.target.draw(residual.columns, words);
 }
 
 // By the block: the token behind a prefix, kNoToken or kGivenUp, the same in all threads. Each warp
 // makes one try, and the lowest that decides anything counts. Behind the longest prefix nothing is
 // drafted: q is 0, and the first try decides.
-template <typename T, typename D, typename L, typename S>
-__device__ __forceinline__ int race(const L& launch, const S& sequence, int prefix,
-                                    int draft_chunks, const RowLimits<Cut>& limits,
-                                    unsigned char* shared, Position* position, int* decided) {
-  constexpr int kWarps = L::kThreads / kWarp;
+template <typename J>
+RDK_DEVICE int race(const J& judge, int prefix, const RowLimits<Cut>& limits, Position* position,
+                    int* decided) {
+  const auto& sequence = judge.sequence;
   const int warp = warp_index();
-  const float factor = global_load(&launch.factors[slot_of(launch, sequence, prefix)]);
+  const float factor = global_load(&judge.launch.factors[judge.slot(prefix)]);
   if (given_up(race_words(sequence, prefix, 0), factor)) return kGivenUp;
-  const Cut cut = cut_of(launch, sequence, prefix, limits);
-  if (warp == 0) describe<T, D>(launch, sequence, prefix, draft_chunks, cut, shared, position);
+  const Cut cut = cut_of(judge, prefix, limits);
+  if (warp == 0) describe(judge, prefix, cut, position);
   __syncthreads();
   if (!position->target.valid) return kNoToken;
   if (sequence.target_temperature == 0.0f) return position->argmax;
-  const TargetColumns<T, Cut> columns = target_row<T>(launch.params, sequence, prefix, cut);
+  const auto columns = judge.target_row(prefix, cut);
 #pragma unroll 1
-  for (int first = 0;; first += kWarps) {
+  for (int first = 0;; first += J::kWarps) {
     const bool directly = first == kResidualTries;
     const PhiloxWords words = race_words(sequence, prefix, directly ? first : first + warp);
     int found = kUndecided;
     if (directly) {
-      found = race_directly<T, D>(launch, sequence, *position, columns, factor, words, shared);
+      found = race_directly(Residual<J>{judge, *position, columns, factor}, words);
     } else if (given_up(words, factor)) {
       found = kGivenUp;
     } else {
       const int token = position->target.draw(columns, words);
       // Of no drafted row there may be no affinity: a tree of fixed nodes has none.
       const Entries entries = position->kind == DraftKind::kRow
-                                  ? column_entries(launch.params.affinity, token)
+                                  ? column_entries(judge.launch.params.affinity, token)
                                   : Entries{0, 0};
       const float p = factor * target_p(*position, columns.value(token));
-      const float q = draft_q<D>(launch.params, sequence, *position, token, entries, cut);
+      const float q = judge.q(*position, token, entries);
       if (uniform(words.word[2]) * p < p - q) found = token;
     }
     if (lane_index() == 0) decided[warp] = found;
     __syncthreads();
     int outcome = kUndecided;
 #pragma unroll 1
-    for (int other = 0; other < kWarps && outcome == kUndecided; ++other) outcome = decided[other];
+    for (int other = 0; other < J::kWarps && outcome == kUndecided; ++other) {
+      outcome = decided[other];
+    }
     __syncthreads();
     if (outcome != kUndecided) return outcome;
   }
 }
 
 // Of all tokens that are put out: `prefix` drafts, and the token behind them if there is one.
-template <typename T, typename D, typename L, typename S>
-__device__ __forceinline__ void write_logprobs(const L& launch, const S& sequence, int prefix,
-                                               int token, int draft_chunks,
-                                               const RowLimits<Cut>& limits, unsigned char* shared,
-                                               Position* position) {
-  if (launch.params.logprobs_of == Logprobs::kNone) return;
+template <typename J>
+RDK_DEVICE void write_logprobs(const J& judge, int prefix, int token, const RowLimits<Cut>& limits,
+                               Position* position) {
+  if (judge.launch.params.logprobs_of == Logprobs::kNone) return;
 #pragma unroll 1
   for (int step = token >= 0 ? prefix : prefix - 1; step >= 0; --step) {
-    const Cut cut = cut_of(launch, sequence, step, limits);
+    const Cut cut = cut_of(judge, step, limits);
     __syncthreads();
-    if (warp_index() == 0)
-      describe<T, D>(launch, sequence, step, draft_chunks, cut, shared, position);
+    if (warp_index() == 0) describe(judge, step, cut, position);
     if (threadIdx.x == 0) position->verdict = Verdict::kAccepted;
     __syncthreads();
     const int put = step == prefix ? token : static_cast<int>(position->token);
-    write_logprob<T>(launch, sequence, step, *position, put, cut);
+    write_logprob(judge, step, *position, put, cut);
   }
 }
 
 // By the block: the longest prefix that is accepted, at most this one, and what race() says of it.
-template <typename T, typename D, typename L, typename S>
-__device__ __forceinline__ int accept_prefix(const L& launch, const S& sequence, int longest,
-                                             int draft_chunks, const RowLimits<Cut>& limits,
-                                             unsigned char* shared, Position* position,
-                                             int* decided, int* token) {
+template <typename J>
+RDK_DEVICE int accept_prefix(const J& judge, int longest, const RowLimits<Cut>& limits,
+                             Position* position, int* decided, int* token) {
 #pragma unroll 1
   for (int prefix = longest;; --prefix) {
-    *token = race<T, D>(launch, sequence, prefix, draft_chunks, limits, shared, position, decided);
+    *token = race(judge, prefix, limits, position, decided);
     if (*token != kGivenUp) return prefix;
   }
 }
 
 // The same as decide_within, by block.
-template <typename T, typename D>
-__device__ __forceinline__ bool decide_by_block(const VerifyLaunch& launch,
-                                                const Sequence& sequence, int first, int last,
-                                                int draft_chunks, const RowLimits<Cut>& limits,
-                                                unsigned char* shared, Position* positions) {
-  __shared__ int decided[VerifyLaunch::kThreads / kWarp];
-  const VerifyParams& params = launch.params;
-  const int longest =
-      weigh_prefixes<T, D>(launch, sequence, first, last, draft_chunks, limits, shared, positions);
+template <typename J>
+RDK_DEVICE bool decide_by_block(const J& judge, int first, int last, const RowLimits<Cut>& limits,
+                                Position* positions) {
+  __shared__ int decided[J::kWarps];
+  const VerifyParams& params = judge.launch.params;
+  const int longest = weigh_prefixes(judge, first, last, limits, positions);
   if (longest < 0) return false;
   int token;
-  const int prefix = accept_prefix<T, D>(launch, sequence, longest, draft_chunks, limits, shared,
-                                         positions, decided, &token);
-  int64_t* tokens = params.tokens + sequence.index * (params.max_draft + 1);
+  const int prefix = accept_prefix(judge, longest, limits, positions, decided, &token);
+  int64_t* tokens = params.tokens + judge.sequence.index * (params.max_draft + 1);
 #pragma unroll 1
   for (int step = threadIdx.x; step < prefix; step += VerifyLaunch::kThreads) {
-    tokens[step] = params.drafts.token_ids[token_of(sequence, step)];
+    tokens[step] = params.drafts.token_ids[token_of(judge.sequence, step)];
   }
   if (threadIdx.x == 0) {
-    params.num_accepted[sequence.index] = prefix;
+    params.num_accepted[judge.sequence.index] = prefix;
     if (token >= 0) tokens[prefix] = token;
   }
-  write_logprobs<T, D>(launch, sequence, prefix, token, draft_chunks, limits, shared, positions);
+  write_logprobs(judge, prefix, token, limits, positions);
   return true;
 }
 

@@ -7,44 +7,49 @@
 
 namespace rdk {
 
+// By a block: no token is put out yet.
 template <typename C>
-__device__ __forceinline__ void clear_token(const VerifyParams& params, int64_t sequence,
-                                            int64_t step) {
-  const int64_t index = sequence * (params.max_draft + 1) + step;
-  params.tokens[index] = -1;
-  if (C::kCuts && params.logprobs_of != Logprobs::kNone) params.logprobs[index] = -infinity();
+RDK_DEVICE void clear_tokens(const VerifyParams& params, int64_t sequence) {
+  const int64_t first = sequence * (params.max_draft + 1);
+#pragma unroll 1
+  for (int64_t i = threadIdx.x; i <= params.max_draft; i += VerifyLaunch::kThreads) {
+    params.tokens[first + i] = -1;
+    if (C::kCuts && params.logprobs_of != Logprobs::kNone) params.logprobs[first + i] = -infinity();
+  }
 }
 
-// By a block: where the row of a step is cut. Its chunk sums become those of what is kept.
-template <typename T, typename L, typename S>
-__device__ __forceinline__ Cut cut_row(const L& launch, const S& sequence, int step,
-                                       const RowLimits<Cut>& limits, ThresholdScratch* scratch) {
-  const TargetColumns<T, Cut> uncut = target_row<T>(launch.params, sequence, step, limits.before());
-  const int chunks = uncut.chunks();
-  ChunkSum* sums = launch.target_chunks + slot_of(launch, sequence, step) * chunks;
-  const float threshold = threshold_of(uncut, sums, limits, scratch);
-  const Cut cut = limits.at(threshold);
-  const TargetColumns<T, Cut> kept = target_row<T>(launch.params, sequence, step, cut);
-  sum_kept_chunks(kept, sums, [&](int chunk, float (&z)[kPerLane], float largest) {
-    store_chunk_sum(exponentiate(cut, largest, z), &sums[chunk]);
+// By a block: cuts the row of the target. Its chunk sums become those of what is kept.
+template <typename T>
+RDK_DEVICE void cut_target(const RowLimits<Cut>& limits, ChunkSum* sums, unsigned char* shared,
+                           TargetColumns<T, Cut>* columns) {
+  cut_row(limits, sums, shared, columns, [&](int chunk, float (&z)[kPerLane], float largest) {
+    store_chunk_sum(exponentiate(columns->cut, largest, z), &sums[chunk]);
   });
-  return cut;
+}
+
+// By a block: where the row of a step is cut.
+template <typename J>
+RDK_DEVICE Cut cut_step(const J& judge, int step, const RowLimits<Cut>& limits) {
+  auto columns = judge.target_row(step, limits.before());
+  cut_target(limits, judge.target_sums(step, columns.chunks()), judge.shared, &columns);
+  return columns.cut;
 }
 
 // ln of a token's probability, from its z and the sums of its row.
-__device__ __forceinline__ float log_probability(float z, const Softmax& softmax) {
+RDK_DEVICE float log_probability(float z, const Softmax& softmax) {
   const double difference = static_cast<double>(z) - static_cast<double>(softmax.max);
   return static_cast<float>(difference - log(static_cast<double>(softmax.total)));
 }
 
 // By a block: that of the raw logits at temperature 1, whose sums it takes. Only the first thread
 // returns it; NaN where they have no distribution.
-template <typename T>
-__device__ __forceinline__ float raw_logprob(const VerifyLaunch& launch, const Sequence& sequence,
-                                             int step, int token) {
-  TargetColumns<T, Whole> raw = target_row<T>(launch.params, sequence, step, Whole{});
+template <typename T, typename D, typename S>
+RDK_DEVICE float raw_logprob(const Judge<T, D, Cut, VerifyLaunch, S>& judge, int step, int token) {
+  using Raw = Judge<T, D, Whole, VerifyLaunch, S>;
+  auto raw =
+      Raw{judge.launch, judge.sequence, judge.draft_chunks, judge.shared}.target_row(step, {});
   raw.scale = Scale(1.0f);
-  ChunkSum* sums = launch.raw_chunks + sequence.index * raw.chunks();
+  ChunkSum* sums = judge.launch.raw_chunks + judge.sequence.index * raw.chunks();
 #pragma unroll 1
   for (int chunk = warp_index(); chunk < raw.chunks(); chunk += VerifyLaunch::kThreads / kWarp) {
     float z[kPerLane];
@@ -62,26 +67,24 @@ __device__ __forceinline__ float raw_logprob(const VerifyLaunch& launch, const S
 }
 
 // By a block, for the token that a step gives, which the first thread knows.
-template <typename T, typename C>
-__device__ __forceinline__ void write_logprob(const VerifyLaunch& launch, const Sequence& sequence,
-                                              int step, const Position& position, int token,
-                                              const C& cut) {
-  const VerifyParams& params = launch.params;
+template <typename J, typename C>
+RDK_DEVICE void write_logprob(const J& judge, int step, const Position& position, int token,
+                              const C& cut) {
   if constexpr (C::kCuts) {
+    const VerifyParams& params = judge.launch.params;
     if (params.logprobs_of == Logprobs::kNone || position.verdict == Verdict::kStopped) return;
-    const float temperature = sequence.target_temperature;
+    const float temperature = judge.sequence.target_temperature;
     const bool greedy = temperature == 0.0f;
     const bool is_raw = (greedy || temperature == 1.0f) && params.target.allowed.data == nullptr &&
                         cut.threshold == -infinity();
     float logprob = 0.0f;  // of the processed row at temperature 0
     if (params.logprobs_of == Logprobs::kRaw && !is_raw) {
-      logprob = raw_logprob<T>(launch, sequence, step, token);
+      logprob = raw_logprob(judge, step, token);
     } else if (threadIdx.x == 0 && !(greedy && params.logprobs_of == Logprobs::kProcessed)) {
-      const TargetColumns<T, Cut> columns = target_row<T>(params, sequence, step, cut);
-      logprob = log_probability(columns.value(token), position.target);
+      logprob = log_probability(judge.target_row(step, cut).value(token), position.target);
     }
     if (threadIdx.x == 0) {
-      params.logprobs[sequence.index * (params.max_draft + 1) + step] = logprob;
+      params.logprobs[judge.sequence.index * (params.max_draft + 1) + step] = logprob;
     }
   }
 }

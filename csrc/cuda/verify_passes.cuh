@@ -28,18 +28,19 @@ static_assert(sizeof(Post) == kPostBytes);
 static_assert(sizeof(Sequence) <= 4 * kWarp && sizeof(Position) <= 4 * kWarp, "by a warp each");
 
 // By one thread of the first block of a sequence, before any of its blocks can settle it.
-__device__ __forceinline__ void open_pass(const VerifyLaunch& launch, int64_t sequence) {
+RDK_DEVICE void open_pass(const VerifyLaunch& launch, int64_t sequence) {
   relaxed_store(launch.next + sequence, launch.shape.stamp);
 }
 // By one thread, where there is no pass.
-__device__ __forceinline__ void settle(const VerifyLaunch& launch, int64_t sequence) {
+RDK_DEVICE void settle(const VerifyLaunch& launch, int64_t sequence) {
   relaxed_store(launch.next + sequence, launch.shape.stamp | kSettled);
 }
 
 // By the block.
-template <typename C>
-__device__ __forceinline__ void post_pass(const VerifyLaunch& launch, const Sequence& sequence,
-                                          int step, const Position& position, const C& cut) {
+template <typename J, typename C>
+RDK_DEVICE void post_pass(const J& judge, int step, const Position& position, const C& cut) {
+  const VerifyLaunch& launch = judge.launch;
+  const Sequence& sequence = judge.sequence;
   auto* post = reinterpret_cast<Post*>(launch.posts + sequence.index * kPostBytes);
   if (warp_index() == 0) store_words(sequence, &post->sequence);
   if (warp_index() == 1) store_words(position, &post->position);
@@ -55,24 +56,22 @@ __device__ __forceinline__ void post_pass(const VerifyLaunch& launch, const Sequ
 }
 
 // By the block, for the token behind the drafts that are accepted, which the first warp knows.
-template <typename T, typename C>
-__device__ __forceinline__ void end_sequence(const VerifyLaunch& launch, const Sequence& sequence,
-                                             int step, const Position& position, int token,
-                                             const C& cut) {
-  write_logprob<T>(launch, sequence, step, position, token, cut);
+template <typename J, typename C>
+RDK_DEVICE void end_sequence(const J& judge, int step, const Position& position, int token,
+                             const C& cut) {
+  write_logprob(judge, step, position, token, cut);
   if (threadIdx.x != 0) return;
-  launch.params.tokens[sequence.index * (launch.params.max_draft + 1) + step] = token;
-  launch.params.num_accepted[sequence.index] = step;
+  const VerifyParams& params = judge.launch.params;
+  params.tokens[judge.sequence.index * (params.max_draft + 1) + step] = token;
+  params.num_accepted[judge.sequence.index] = step;
 }
 
 // By the block: sums batches of a posted pass for as long as there are any, and gives the sequence
 // its token if that leaves nothing that others still sum. `sequence`, `position` and `shared` are
 // this block's, which has no other use for them.
 template <typename T, typename D, typename C>
-__device__ __forceinline__ void share_pass(const VerifyLaunch& launch, int64_t index,
-                                           Sequence* sequence, Position* position,
-                                           unsigned char* shared) {
-  using Sums = Residual<T, D, C, VerifyLaunch, Sequence>;
+RDK_DEVICE void share_pass(const VerifyLaunch& launch, int64_t index, Sequence* sequence,
+                           Position* position, unsigned char* shared) {
   __shared__ int drawn[2];
   __shared__ bool last;
   const auto draw = [&] {
@@ -95,14 +94,16 @@ __device__ __forceinline__ void share_pass(const VerifyLaunch& launch, int64_t i
   const float threshold = global_load(&post->threshold);
   __syncthreads();
   const C cut = C::at(threshold, sequence->target_temperature);
-  const TargetColumns<T, C> columns = target_row<T>(launch.params, *sequence, step, cut);
-  const Sums residual{launch, *sequence, *position, columns, 1.0f};
+  using J = Judge<T, D, C, VerifyLaunch, Sequence>;
+  const J judge{launch, *sequence, 0, shared};
+  const auto columns = judge.target_row(step, cut);
+  const Residual<J> residual{judge, *position, columns, 1.0f};
   int made = 0;
 #pragma unroll 1
   while (own < batches) {
     ++made;
     if (threadIdx.x == 0) drawn[made % 2] = draw();  // asked for while this one is summed
-    residual.sum(own * launch.batch, min((own + 1) * launch.batch, chunks), shared);
+    residual.sum(own * launch.batch, min((own + 1) * launch.batch, chunks));
     own = drawn[made % 2];
   }
   if (threadIdx.x == 0) {
@@ -113,62 +114,80 @@ __device__ __forceinline__ void share_pass(const VerifyLaunch& launch, int64_t i
   if (!last) return;
   const PhiloxWords words =
       random_words(sequence->step_key, later(sequence->position, step), Purpose::kDirect, 0);
-  int token = residual.draw_by_block(words, shared);
+  int token = residual.draw_by_block(words);
   if (warp_index() == 0 && token < 0) token = draw_column(columns, position->target, words);
-  end_sequence<T>(launch, *sequence, step, *position, token, cut);
+  end_sequence(judge, step, *position, token, cut);
 }
 
-// By one warp: a sequence whose pass has batches left, the first from `own` on. Otherwise -1, or -2
-// if none will have any.
-__device__ __forceinline__ int64_t posted_pass(const VerifyLaunch& launch, int64_t own) {
-  constexpr int kEach = 4;  // words of a lane at once
-  // Blocks begin in order, so those that run have sequences near this one's.
-  const int64_t count = launch.params.sequences.count;
-  const int window = static_cast<int>(min(count, static_cast<int64_t>(2 * launch.at_once)));
-  const int64_t begin = max(min(own - launch.at_once, count - window), static_cast<int64_t>(0));
-  const int chunks = chunks_in(launch.params.affinity.target_size);
-  const unsigned batches = (chunks + launch.batch - 1) / launch.batch;
-  bool to_come = false;
-#pragma unroll 1
-  for (int first = lane_index(); first - lane_index() < window; first += kEach * kWarp) {
-    const auto place = [&](int i) {
-      const int at = i + static_cast<int>(own - begin);
-      return begin + (at < window ? at : at - window);
-    };
-    uint64_t words[kEach];
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int i = first + j * kWarp;
-      words[j] = i < window ? relaxed_load(launch.next + place(i)) : launch.shape.stamp | kSettled;
-    }
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const uint64_t state = words[j] ^ launch.shape.stamp;  // above 0xffff: not yet opened
-      to_come = to_come || state == 0 || state > 0xffff;
-      const unsigned found = __ballot_sync(kAllLanes, 0 < state && state <= batches);
-      if (found != 0)
-        return place(first - lane_index() + j * kWarp + __ffs(static_cast<int>(found)) - 1);
-    }
+// Where a warp of a block with this sequence looks for passes. Blocks begin in order, so those that
+// run have sequences near its own. What does not change is made once: whoever looks last keeps the
+// launch from ending.
+struct Board {
+  const uint64_t* next;
+  uint64_t stamp;
+  int64_t begin;
+  int window;
+  int own;  // in the window
+  unsigned batches;
+
+  RDK_DEVICE Board(const VerifyLaunch& launch, int64_t sequence)
+      : next(launch.next), stamp(launch.shape.stamp) {
+    const int64_t count = launch.params.sequences.count;
+    window = static_cast<int>(min(count, static_cast<int64_t>(2 * launch.at_once)));
+    begin = max(min(sequence - launch.at_once, count - window), static_cast<int64_t>(0));
+    own = static_cast<int>(sequence - begin);
+    const int chunks = chunks_in(launch.params.affinity.target_size);
+    batches = (chunks + launch.batch - 1) / launch.batch;
   }
-  return __ballot_sync(kAllLanes, to_come) != 0 ? -1 : -2;
-}
+  RDK_DEVICE int64_t place(int i) const {
+    return begin + (i + own < window ? i + own : i + own - window);
+  }
+
+  // A sequence whose pass has batches left, the first from the block's own on. Otherwise -1, or -2
+  // if none will have any.
+  RDK_DEVICE int64_t posted_pass() const {
+    constexpr int kEach = 4;  // words of a lane at once
+    bool to_come = false;
+#pragma unroll 1
+    for (int first = 0; first < window; first += kEach * kWarp) {
+      uint64_t states[kEach];
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        states[j] = kSettled;
+        if (first + j * kWarp >= window) continue;  // few sequences have one word for a lane
+        const int i = first + j * kWarp + lane_index();
+        if (i < window) states[j] = relaxed_load(next + place(i)) ^ stamp;
+      }
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        if (first + j * kWarp >= window) break;
+        to_come = to_come || states[j] == 0 || states[j] > 0xffff;  // above: not yet opened
+        const unsigned found = __ballot_sync(kAllLanes, 0 < states[j] && states[j] <= batches);
+        if (found != 0) return place(first + j * kWarp + __ffs(static_cast<int>(found)) - 1);
+      }
+    }
+    return __ballot_sync(kAllLanes, to_come) != 0 ? -1 : -2;
+  }
+};
 
 // By the block, whose own work is done but for a pass that it may have posted, which it finds
 // first. Nobody needs its help: where other blocks wait for its place, it looks for passes once,
 // otherwise until none can come, but no longer than its patience.
 template <typename T, typename D, typename C>
-__device__ __forceinline__ void help(const VerifyLaunch& launch, int64_t own, Sequence* sequence,
-                                     Position* position, unsigned char* shared) {
+RDK_DEVICE void help(const VerifyLaunch& launch, int64_t own, Sequence* sequence,
+                     Position* position, unsigned char* shared) {
   __shared__ int64_t found;
   const bool places_are_free = gridDim.x - blockIdx.x <= static_cast<unsigned>(launch.at_once);
 #pragma unroll 1
   for (;;) {
     if (warp_index() == 0) {
-      int64_t pass = posted_pass(launch, own);
+      const Board board(launch, own);
+      int64_t pass;
 #pragma unroll 1
-      for (int looks = places_are_free ? kPatience : 0; pass == -1 && looks > 0; --looks) {
+      for (int looks = places_are_free ? kPatience : 0;; --looks) {
+        pass = board.posted_pass();
+        if (pass != -1 || looks == 0) break;
         sleep_briefly();
-        pass = posted_pass(launch, own);
       }
       if (lane_index() == 0) found = pass;
     }

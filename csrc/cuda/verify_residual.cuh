@@ -7,25 +7,24 @@
 
 namespace rdk {
 
-template <typename T, typename D, typename C, typename L, typename S>
+template <typename J>
 struct Residual {
-  const L& launch;
-  const S& sequence;
+  const J& judge;
   const Position& position;
-  const TargetColumns<T, C>& columns;
+  const typename J::TargetRow& columns;
   float factor;
   int before = 0;  // tokens in front of the row's first column
 
   // Columns of a lane at once. One after the other, each would cost the time of four loads that
   // wait for each other.
-  static constexpr int kTogether = C::kCuts ? 4 : 8;
+  static constexpr int kTogether = J::kCuts ? 4 : 8;
 
-  __device__ __forceinline__ float* sums() const {
-    return launch.residual_sums + sequence.index * columns.chunks();
+  RDK_DEVICE float* sums() const {
+    return judge.launch.residual_sums + judge.sequence.index * columns.chunks();
   }
 
   // At the columns of a warp from base on, of which a lane has every kWarp-th.
-  __device__ __forceinline__ void at(int base, float (&masses)[kTogether]) const {
+  RDK_DEVICE void at(int base, float (&masses)[kTogether]) const {
     float q[kTogether] = {};
     if (position.kind == DraftKind::kRow) {
       draft_masses(before + base, q);
@@ -47,25 +46,24 @@ struct Residual {
       masses[j] = there ? fmaxf(factor * masses[j] - q[j], 0.0f) : 0.0f;
     }
   }
-  __device__ __forceinline__ float of_chunk(int chunk) const {
+  RDK_DEVICE float of_chunk(int chunk) const {
     return warp_total_of<kTogether>(kChunk, in_chunk(chunk));
   }
-  __device__ __forceinline__ int draw_in(int chunk, float u, float total) const {
+  RDK_DEVICE int draw_in(int chunk, float u, float total) const {
     return warp_draw_of<kTogether>(kChunk, u, total, in_chunk(chunk));
   }
 
   // By the whole block, which every warp may then ask for the total.
-  __device__ __forceinline__ void sum(unsigned char* shared) const {
-    sum(0, columns.chunks(), shared);
-  }
+  RDK_DEVICE void sum() const { sum(0, columns.chunks()); }
   // The chunks [begin, end), two at a time, with half of the warps each.
-  __device__ __forceinline__ void sum(int begin, int end, unsigned char* shared) const {
-    constexpr int kHalf = L::kThreads / kWarp / 2;
+  RDK_DEVICE void sum(int begin, int end) const {
+    constexpr int kHalf = J::kWarps / 2;
     constexpr int kPart = kChunk / kHalf;
     static_assert(kPart % (kTogether * kWarp) == 0);
     const int part = warp_index() % kHalf * kPart;
     // Behind sums that the first warp may have kept in its ring.
-    float* totals = reinterpret_cast<float*>(shared + kKeptBytes) + warp_index() / kHalf * kWarp;
+    float* totals =
+        reinterpret_cast<float*>(judge.shared + kKeptBytes) + warp_index() / kHalf * kWarp;
     static_assert(kKeptBytes + 2 * kWarp * sizeof(float) <= kRingBytes);
 #pragma unroll 1
     for (int chunk = begin + warp_index() / kHalf; chunk - warp_index() / kHalf < end; chunk += 2) {
@@ -92,21 +90,18 @@ struct Residual {
       __syncthreads();
     }
   }
-  __device__ __forceinline__ float total() const {
-    return warp_total_of<kEach>(columns.chunks(), all_summed());
-  }
+  RDK_DEVICE float total() const { return warp_total_of<kEach>(columns.chunks(), all_summed()); }
   // By one warp; -1 if there is no mass.
-  __device__ __forceinline__ int draw(const PhiloxWords& words, float total) const {
+  RDK_DEVICE int draw(const PhiloxWords& words, float total) const {
     if (!(total > 0.0f)) return -1;
     const int chunk = draw_chunk(words, total);
     return chunk * kChunk + draw_in(chunk, uniform(words.word[1]), summed(chunk));
   }
   // The same by the block, all of which reads the chunk; its first warp has the result.
-  __device__ __forceinline__ int draw_by_block(const PhiloxWords& words,
-                                               unsigned char* shared) const {
+  RDK_DEVICE int draw_by_block(const PhiloxWords& words) const {
     constexpr int kBeside = 8;  // of a lane
     __shared__ int drawn;
-    float* masses = reinterpret_cast<float*>(shared);
+    float* masses = reinterpret_cast<float*>(judge.shared);
     if (warp_index() == 0) {
       const float all = total();
       const int chunk = all > 0.0f ? draw_chunk(words, all) : -1;
@@ -117,7 +112,7 @@ struct Residual {
     if (chunk < 0) return -1;
 #pragma unroll 1
     for (int begin = warp_index() * kTogether * kWarp; begin < kChunk;
-         begin += L::kThreads * kTogether) {
+         begin += J::kWarps * kWarp * kTogether) {
       float own[kTogether];
       at(chunk * kChunk + begin, own);
 #pragma unroll
@@ -135,25 +130,25 @@ struct Residual {
 
  private:
   static constexpr int kEach = 4;  // sums of a lane at once
-  __device__ __forceinline__ auto all_summed() const {
+  RDK_DEVICE auto all_summed() const {
     return [this](int begin, float (&out)[kEach]) {
 #pragma unroll
       for (int j = 0; j < kEach; ++j) out[j] = summed(token_of(begin, j));
     };
   }
-  __device__ __forceinline__ int draw_chunk(const PhiloxWords& words, float total) const {
+  RDK_DEVICE int draw_chunk(const PhiloxWords& words, float total) const {
     return warp_draw_of<kEach>(columns.chunks(), uniform(words.word[0]), total, all_summed());
   }
-  __device__ __forceinline__ auto in_chunk(int chunk) const {
+  RDK_DEVICE auto in_chunk(int chunk) const {
     return [this, chunk](int begin, float (&masses)[kTogether]) {
       at(chunk * kChunk + begin, masses);
     };
   }
   // q of the drafted row.
-  __device__ __forceinline__ void draft_masses(int base, float (&q)[kTogether]) const {
-    const AffinityColumns& affinity = launch.params.affinity;
+  RDK_DEVICE void draft_masses(int base, float (&q)[kTogether]) const {
+    const AffinityColumns& affinity = judge.launch.params.affinity;
     const int end = static_cast<int>(affinity.target_size);
-    const DraftRow<D, C> row = cut_draft<D, C>(launch.params, sequence, position);
+    const auto row = judge.draft_row(position);
     const float max = position.stats[0];
     const auto weight = [&](int draft) { return expf(row.static_value(draft) - max); };
     add_entries(affinity, load_columns<kTogether>(affinity, base, end), weight, q);
@@ -169,7 +164,7 @@ struct Residual {
       }
     }
   }
-  __device__ __forceinline__ float summed(int chunk) const {
+  RDK_DEVICE float summed(int chunk) const {
     return chunk < columns.chunks() ? global_load(&sums()[chunk]) : 0.0f;
   }
 };

@@ -3,42 +3,35 @@
 // warp makes the proposals of its own tries. Memory floor: a chunk for each try, the shard's row
 // for a residual.
 
-#include "verify_shard.h"
-
 #include "../common/shards.h"
 #include "launch_kernel.cuh"
 #include "verify_residual.cuh"
 
 namespace rdk {
 
-// Stats are always passed.
-__device__ __forceinline__ void merge_draft_stats(const VerifyShardLaunch&, int64_t, int, Draft*) {}
-__device__ __forceinline__ int64_t slot_of(const VerifyShardLaunch& launch,
-                                           const Sequence& sequence, int step) {
-  return sequence.index * (launch.params.max_draft + 1) + step;
-}
-
 namespace {
 
 constexpr int kThreads = VerifyShardLaunch::kThreads;
 constexpr int kWarps = kThreads / kWarp;
+
+// The drafter is read element by element, and its stats are always passed.
+template <typename T>
+using ShardJudge = Judge<T, AnyDtype, Cut, VerifyShardLaunch, Sequence>;
 
 // What a step's rows are judged from: the pairs of all chunks, and then z at the draft.
 struct Sums {
   const ChunkSum* pairs;
   int chunks;
 
-  __device__ __forceinline__ Sums(const VerifyShardLaunch& launch, const Sequence& sequence,
-                                  int step)
-      : chunks(chunks_in(launch.params.affinity.target_size)) {
-    pairs = reinterpret_cast<const ChunkSum*>(launch.params.sums) +
-            slot_of(launch, sequence, step) * (chunks + 1);
+  RDK_DEVICE Sums(const VerifyShardParams& params, const Sequence& sequence, int step)
+      : chunks(chunks_in(params.affinity.target_size)) {
+    const int64_t row = sequence.index * (params.max_draft + 1) + step;
+    pairs = reinterpret_cast<const ChunkSum*>(params.sums) + row * (chunks + 1);
   }
 };
 
 // By one warp. At temperature 0 the second of a pair is a column, and a NaN is in the first.
-__device__ __forceinline__ Softmax greedy_softmax(const Sums& sums, int64_t target_size,
-                                                  int* argmax) {
+RDK_DEVICE Softmax greedy_softmax(const Sums& sums, int64_t target_size, int* argmax) {
   Softmax softmax{sums.pairs, sums.chunks, -infinity(), 1.0f, false};
   int chunk = sums.chunks;
   bool sound = true;
@@ -60,24 +53,21 @@ __device__ __forceinline__ Softmax greedy_softmax(const Sums& sums, int64_t targ
 }
 
 // By one warp, which leaves all results in `position`.
-__device__ __forceinline__ void decide_on_shard(const VerifyShardLaunch& launch,
-                                                const Sequence& sequence, int step,
-                                                Position* position) {
-  const Sums sums(launch, sequence, step);
+template <typename T>
+RDK_DEVICE void decide_on_shard(const ShardJudge<T>& judge, int step, Position* position) {
+  const VerifyShardParams& params = judge.launch.params;
+  const Sums sums(params, judge.sequence, step);
   int argmax = -1;
-  const Softmax target = sequence.target_temperature == 0.0f
-                             ? greedy_softmax(sums, launch.params.affinity.target_size, &argmax)
+  const Softmax target = judge.sequence.target_temperature == 0.0f
+                             ? greedy_softmax(sums, params.affinity.target_size, &argmax)
                              : merge_chunks(sums.pairs, sums.chunks);
   if (lane_index() == 0) {
     position->target = KeptSums(target);
     position->argmax = argmax;
   }
   __syncwarp(kAllLanes);
-  if (step < sequence.count) {
-    look_up<AnyDtype>(
-        launch, sequence, step, 0, Cut::nothing(), [](int) { return 0.0f; }, position);
-  }
-  judge(sequence, step, global_load(&sums.pairs[sums.chunks].max), position);
+  if (step < judge.sequence.count) judge.look_up(step, [](int) { return 0.0f; }, position);
+  judge.judge(step, global_load(&sums.pairs[sums.chunks].max), position);
 }
 
 // The rank's columns of a row.
@@ -86,29 +76,28 @@ struct ShardRow {
   TargetColumns<T, Cut> columns;
   int first;  // chunk
 
-  __device__ __forceinline__ ShardRow(const VerifyShardLaunch& launch, const Sequence& sequence,
-                                      int step)
-      : columns(target_row<T>(launch.params, sequence, step, Cut::nothing())),
-        first(static_cast<int>(launch.params.shard.first)) {
-    columns.size = static_cast<int>(launch.params.target.size);
+  RDK_DEVICE ShardRow(const ShardJudge<T>& judge, int step)
+      : columns(judge.target_row(step, Cut::nothing())),
+        first(static_cast<int>(judge.launch.params.shard.first)) {
+    columns.size = static_cast<int>(judge.launch.params.target.size);
   }
 
   // By one warp, from p. The index of the column in the row, -1 where the chunk is not here.
-  __device__ __forceinline__ int draw(const Softmax& target, const PhiloxWords& words) const {
+  RDK_DEVICE int draw(const Softmax& target, const PhiloxWords& words) const {
     const int here = draw_chunk(target, words) - first;
     if (here < 0 || here >= columns.chunks()) return -1;
     return here * kChunk + draw_in_chunk(columns, here, words);
   }
-  __device__ __forceinline__ int64_t token(int column) const { return first * kChunk + column; }
+  RDK_DEVICE int64_t token(int column) const { return first * kChunk + column; }
 };
 
 // By the block, of which the first thread returns it: the bonus, or the first try whose proposal is
 // kept. A warp takes every kWarps-th try.
 template <typename T>
-__device__ __forceinline__ int64_t find(const VerifyShardLaunch& launch, const Sequence& sequence,
-                                        int step, const Position& position) {
+RDK_DEVICE int64_t find(const ShardJudge<T>& judge, int step, const Position& position) {
+  const Sequence& sequence = judge.sequence;
   __shared__ int64_t kept[kWarps];
-  const ShardRow<T> row(launch, sequence, step);
+  const ShardRow<T> row(judge, step);
   const int64_t place = later(sequence.position, step);
   const bool bonus = position.verdict == Verdict::kBonus;
   const int tries = bonus ? 1 : kResidualTries;
@@ -121,11 +110,9 @@ __device__ __forceinline__ int64_t find(const VerifyShardLaunch& launch, const S
     const int column = row.draw(position.target, words);
     if (column < 0) continue;
     const int token = static_cast<int>(row.token(column));
-    const Entries entries = column_entries(launch.params.affinity, token);
+    const Entries entries = column_entries(judge.launch.params.affinity, token);
     const float p = target_p(position, row.columns.value(column));
-    const float q = bonus ? 0.0f
-                          : draft_q<AnyDtype>(launch.params, sequence, position, token, entries,
-                                              Cut::nothing());
+    const float q = bonus ? 0.0f : judge.q(position, token, entries);
     if (bonus || uniform(words.word[2]) * p < p - q) found = kept_at(attempt, token);
   }
   if (lane_index() == 0) kept[own] = found;
@@ -137,15 +124,14 @@ __device__ __forceinline__ int64_t find(const VerifyShardLaunch& launch, const S
 // By the block: the residual of each chunk here and the column drawn in it, or of one without mass
 // the column that p would give.
 template <typename T>
-__device__ __forceinline__ void weigh_residual(const VerifyShardLaunch& launch,
-                                               const Sequence& sequence, int step,
-                                               const Position& position, ChunkSum* pairs) {
-  const ShardRow<T> row(launch, sequence, step);
+RDK_DEVICE void weigh_residual(const ShardJudge<T>& judge, int step, const Position& position,
+                               ChunkSum* pairs) {
+  const Sequence& sequence = judge.sequence;
+  const ShardRow<T> row(judge, step);
   const PhiloxWords words =
       random_words(sequence.step_key, later(sequence.position, step), Purpose::kDirect, 0);
   const int of_p = row.draw(position.target, words);
-  const Residual<T, AnyDtype, Cut, VerifyShardLaunch, Sequence> residual{
-      launch, sequence, position, row.columns, 1.0f, row.first * kChunk};
+  const Residual<ShardJudge<T>> residual{judge, position, row.columns, 1.0f, row.first * kChunk};
 #pragma unroll 1
   for (int chunk = warp_index(); chunk < row.columns.chunks(); chunk += kWarps) {
     const float mass = residual.of_chunk(chunk);
@@ -156,9 +142,8 @@ __device__ __forceinline__ void weigh_residual(const VerifyShardLaunch& launch,
 }
 
 // By one warp, from what all ranks have weighed.
-__device__ __forceinline__ int64_t draw_residual(const VerifyShardLaunch& launch,
-                                                 const Sequence& sequence, int step,
-                                                 const Position& position) {
+RDK_DEVICE int64_t draw_residual(const VerifyShardLaunch& launch, const Sequence& sequence,
+                                 int step, const Position& position) {
   const int chunks = position.target.count;
   const ChunkSum* pairs =
       reinterpret_cast<const ChunkSum*>(launch.params.residuals) + sequence.index * chunks;
@@ -177,8 +162,10 @@ __device__ __forceinline__ int64_t draw_residual(const VerifyShardLaunch& launch
 // By the block: the token behind the accepted drafts, as far as it is known, which the first thread
 // writes.
 template <typename T>
-__device__ __forceinline__ void follow(const VerifyShardLaunch& launch, const Sequence& sequence,
-                                       int step, const Position& position, ChunkSum* residual) {
+RDK_DEVICE void follow(const ShardJudge<T>& judge, int step, const Position& position,
+                       ChunkSum* residual) {
+  const VerifyShardLaunch& launch = judge.launch;
+  const Sequence& sequence = judge.sequence;
   const VerifyShardParams& params = launch.params;
   const bool greedy = sequence.target_temperature == 0.0f;
   const bool known = params.drawn != nullptr || greedy;
@@ -189,7 +176,7 @@ __device__ __forceinline__ void follow(const VerifyShardLaunch& launch, const Se
     } else if (known) {
       found = params.drawn[sequence.index];
     } else {
-      found = find<T>(launch, sequence, step, position);
+      found = find(judge, step, position);
     }
   }
   int64_t token = known ? token_of(found, params.affinity.target_size) : -1;
@@ -199,7 +186,7 @@ __device__ __forceinline__ void follow(const VerifyShardLaunch& launch, const Se
       if (params.residuals != nullptr) {
         token = draw_residual(launch, sequence, step, position);
       } else {
-        weigh_residual<T>(launch, sequence, step, position, residual);
+        weigh_residual(judge, step, position, residual);
       }
     }
   }
@@ -216,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, VerifyShardLaunch::kBlocks)
   __shared__ Position positions[kWarps];
   wait_for_earlier_kernels();
   const VerifyShardParams& params = launch.params;
-  if (warp_index() == 0) load_sequence(params, blockIdx.x, &sequence);
+  load_sequence(params, blockIdx.x, &sequence, nullptr);
   __syncthreads();
   int64_t* tokens = params.tokens + sequence.index * (params.max_draft + 1);
   const int chunks = static_cast<int>(params.shard.count);
@@ -231,17 +218,18 @@ __global__ void __launch_bounds__(kThreads, VerifyShardLaunch::kBlocks)
     return;
   }
   __syncthreads();
+  const ShardJudge<T> judge{launch, sequence, 0, nullptr};
 #pragma unroll 1
   for (int first = 0;; first += kWarps) {
     const int decided = min(kWarps, sequence.count - first + 1);
     if (warp_index() < decided) {
-      decide_on_shard(launch, sequence, first + warp_index(), &positions[warp_index()]);
+      decide_on_shard(judge, first + warp_index(), &positions[warp_index()]);
     }
     __syncthreads();
 #pragma unroll 1
     for (int i = 0; i < decided; ++i) {
       if (positions[i].verdict != Verdict::kAccepted) {
-        return follow<T>(launch, sequence, first + i, positions[i], residual);
+        return follow(judge, first + i, positions[i], residual);
       }
       if (threadIdx.x == 0) tokens[first + i] = positions[i].token;
     }

@@ -5,45 +5,33 @@
 
 namespace rdk {
 
-// After all proposals have failed: a token from max(p - q, 0), which the whole block sums and its
-// first warp draws from. The other warps return -1, and so do all of them if there is no mass (p =
-// q up to rounding).
-template <typename T, typename D, typename C, typename L, typename S>
-__device__ __forceinline__ int draw_residual_directly(const L& launch, const S& sequence,
-                                                      const Position& position,
-                                                      const TargetColumns<T, C>& columns,
-                                                      const PhiloxWords& words,
-                                                      unsigned char* shared) {
-  const Residual<T, D, C, L, S> residual{launch, sequence, position, columns, 1.0f};
-  residual.sum(shared);
-  return warp_index() == 0 ? residual.draw(words, residual.total()) : -1;
-}
-
 // The token that follows the accepted ones; the first warp returns it. A bonus is one draw from p.
 // For a rejected draft each warp makes one proposal from p, with the random numbers of its own try,
 // and the lowest try that is kept wins: the same token as if the tries had been made one by one.
 // kDirectPass, in all warps, where direct passes are shared and it takes one.
 constexpr int kDirectPass = -2;
-template <typename T, typename D, typename C, typename L, typename S>
-__device__ __forceinline__ int last_token(const L& launch, const S& sequence, int step,
-                                          const Position& position, const C& cut,
-                                          unsigned char* shared) {
-  constexpr int kWarps = L::kThreads / kWarp;
+template <typename J, typename C>
+RDK_DEVICE int last_token(const J& judge, int step, const Position& position, const C& cut) {
+  constexpr int kWarps = J::kWarps;
   __shared__ int kept[kWarps];
+  const auto& sequence = judge.sequence;
   if (position.verdict == Verdict::kStopped) return -1;
   if (sequence.target_temperature == 0.0f) return position.argmax;
-  const TargetColumns<T, C> columns = target_row<T>(launch.params, sequence, step, cut);
+  const auto columns = judge.target_row(step, cut);
   const int64_t place = later(sequence.position, step);
   Purpose purpose = position.verdict == Verdict::kBonus ? Purpose::kBonus : Purpose::kResidual;
   const int warp = warp_index();
 #pragma unroll 1
   for (int first = 0;; first += kWarps) {
     if (purpose == Purpose::kResidual && first == kResidualTries) {
-      if constexpr (L::kSharesPasses) return kDirectPass;
+      if constexpr (J::Launch::kSharesPasses) return kDirectPass;
+      // max(p - q, 0), which the whole block sums and its first warp draws from. If there is no
+      // mass (p = q up to rounding), p is drawn from.
       purpose = Purpose::kDirect;
-      const int token =
-          draw_residual_directly<T, D>(launch, sequence, position, columns,
-                                       random_words(sequence.step_key, place, purpose, 0), shared);
+      const Residual<J> residual{judge, position, columns, 1.0f};
+      residual.sum();
+      const PhiloxWords words = random_words(sequence.step_key, place, purpose, 0);
+      const int token = warp == 0 ? residual.draw(words, residual.total()) : -1;
       if (token >= 0) return token;
     }
     const bool proposes = purpose == Purpose::kResidual;
@@ -51,9 +39,9 @@ __device__ __forceinline__ int last_token(const L& launch, const S& sequence, in
         random_words(sequence.step_key, place, purpose, proposes ? first + warp : 0);
     const int token = position.target.draw(columns, words);
     if (!proposes) return token;
-    const Entries entries = column_entries(launch.params.affinity, token);
+    const Entries entries = column_entries(judge.launch.params.affinity, token);
     const float p = target_p(position, columns.value(token));
-    const float q = draft_q<D>(launch.params, sequence, position, token, entries, cut);
+    const float q = judge.q(position, token, entries);
     if (lane_index() == 0) {
       kept[warp] = uniform(words.word[2]) * p < p - q ? token : -1;
     }

@@ -5,8 +5,6 @@
 // 2, "Trees"). Memory floor: the target logits of the nodes on the path and, by block, of the drawn
 // nodes that are judged, once.
 
-#include "verify_tree.h"
-
 #include "launch_kernel.cuh"
 #include "verify_block.cuh"
 #include "verify_token.cuh"
@@ -20,7 +18,7 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kBlocks = VerifyTreeLaunch::kBlocks;
 
 // Nothing is put out yet.
-__device__ __forceinline__ void clear(const VerifyTreeParams& params, int64_t sequence) {
+RDK_DEVICE void clear(const VerifyTreeParams& params, int64_t sequence) {
   const int most = static_cast<int>(params.max_draft);
   int64_t* tokens = params.tokens + sequence * (params.max_draft + 1);
   int32_t* path = params.path + sequence * params.max_draft;
@@ -34,8 +32,8 @@ __device__ __forceinline__ void clear(const VerifyTreeParams& params, int64_t se
 
 // By a block, one of `splits` that share the row.
 template <typename T, typename C>
-__device__ __forceinline__ void sum_row(const TargetColumns<T, C>& columns, ChunkSum* sums,
-                                        unsigned char* shared, int split, int splits) {
+RDK_DEVICE void sum_row(const TargetColumns<T, C>& columns, ChunkSum* sums, unsigned char* shared,
+                        int split, int splits) {
   stream_chunks(columns, ring_of_warp(shared), split * kWarps + warp_index(), splits * kWarps,
                 columns.chunks(), [&](int chunk, float (&z)[kPerLane], float largest) {
                   store_chunk_sum(exponentiate(columns.cut, largest, z), &sums[chunk]);
@@ -44,25 +42,10 @@ __device__ __forceinline__ void sum_row(const TargetColumns<T, C>& columns, Chun
 
 // ------------------------------------------------------------------------ of fixed nodes
 
-// By a block: cuts the row of a node. Its chunk sums become those of what is kept.
-template <typename T, typename C>
-__device__ __forceinline__ void cut_node(const RowLimits<C>& limits, ChunkSum* sums,
-                                         unsigned char* shared, TargetColumns<T, C>* columns) {
-  if constexpr (C::kCuts) {
-    if (!limits.any()) return;
-    auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
-    columns->cut = limits.at(threshold_of(*columns, sums, limits, scratch));
-    sum_kept_chunks(*columns, sums, [&](int chunk, float (&z)[kPerLane], float largest) {
-      store_chunk_sum(exponentiate(columns->cut, largest, z), &sums[chunk]);
-    });
-  }
-}
-
 // What is drawn at a node, by one warp; -1 if its row has no distribution.
 template <typename T, typename C>
-__device__ __forceinline__ int drawn_token(const TargetColumns<T, C>& columns, const ChunkSum* sums,
-                                           unsigned char* shared, bool greedy, int64_t step_key,
-                                           int64_t position) {
+RDK_DEVICE int drawn_token(const TargetColumns<T, C>& columns, const ChunkSum* sums,
+                           unsigned char* shared, bool greedy, int64_t step_key, int64_t position) {
   const KeptSums merged(sums, columns.chunks(), reinterpret_cast<ChunkSum*>(shared));
   if (!merged.valid) return -1;
   if (greedy) return merged.argmax(columns);
@@ -70,7 +53,7 @@ __device__ __forceinline__ int drawn_token(const TargetColumns<T, C>& columns, c
 }
 
 // By all threads of the blocks that share a tree.
-__device__ __forceinline__ void meet(int splits) {
+RDK_DEVICE void meet(int splits) {
   if (splits > 1) {
     cluster_barrier();
   } else {
@@ -79,7 +62,7 @@ __device__ __forceinline__ void meet(int splits) {
 }
 
 template <typename T, typename C>
-__device__ __forceinline__ void walk_fixed(const VerifyTreeLaunch& launch, unsigned char* shared) {
+RDK_DEVICE void walk_fixed(const VerifyTreeLaunch& launch, unsigned char* shared) {
   __shared__ int next;
   const VerifyTreeParams& params = launch.params;
   const int splits = static_cast<int>(launch.shape.cluster);
@@ -111,7 +94,9 @@ __device__ __forceinline__ void walk_fixed(const VerifyTreeLaunch& launch, unsig
     sum_row(columns, sums, shared, split, splits);
     meet(splits);
     if (split == 0) {
-      cut_node(limits, sums, shared, &columns);
+      if constexpr (C::kCuts) {
+        if (limits.any()) cut_target(limits, sums, shared, &columns);
+      }
       if (warp_index() == 0) {
         const int token = drawn_token(columns, sums, shared, temperature == 0.0f, step_key,
                                       later(position, depth));
@@ -140,8 +125,7 @@ __device__ __forceinline__ void walk_fixed(const VerifyTreeLaunch& launch, unsig
 // ------------------------------------------------------------------------ of drawn nodes
 
 // By one warp.
-__device__ __forceinline__ void load_tree(const VerifyTreeParams& params, int64_t index,
-                                          TreeSequence* sequence) {
+RDK_DEVICE void load_tree(const VerifyTreeParams& params, int64_t index, TreeSequence* sequence) {
   if (lane_index() != 0) return;
   const float draft_temperature = params.mixed() ? params.draft_rows.temperature[index] : 0.0f;
   const Owned tree = owned(params.drafts, index);
@@ -154,17 +138,17 @@ __device__ __forceinline__ void load_tree(const VerifyTreeParams& params, int64_
                0};
 }
 
+// Judges drawn nodes, by a drafter of any type.
+template <typename T>
+using TreeJudge = Judge<T, AnyDtype, Cut, VerifyTreeLaunch, TreeSequence>;
+
 // By the block: the sums of the row that judges a step, and of the drafted one.
 template <typename T>
-__device__ __forceinline__ void sum_step(const VerifyTreeLaunch& launch,
-                                         const TreeSequence& sequence, int step, int draft_chunks,
-                                         const Cut& cut, unsigned char* shared) {
-  const TargetColumns<T, Cut> columns = target_row<T>(launch.params, sequence, step, cut);
-  sum_row(columns, launch.target_chunks + slot_of(launch, sequence, step) * columns.chunks(),
-          shared, 0, 1);
-  if (launch.params.draft_rows.stats == nullptr && step < sequence.count) {
-    sum_draft_row<AnyDtype>(launch, sequence, step, draft_chunks, warp_index(), kWarps,
-                            ring_of_warp(shared));
+RDK_DEVICE void sum_step(const TreeJudge<T>& judge, int step, const Cut& cut) {
+  const TargetColumns<T, Cut> columns = judge.target_row(step, cut);
+  sum_row(columns, judge.target_sums(step, columns.chunks()), judge.shared, 0, 1);
+  if (judge.launch.params.draft_rows.stats == nullptr && step < judge.sequence.count) {
+    judge.sum_draft_row(step, warp_index(), kWarps);
   }
   __syncthreads();
 }
@@ -175,53 +159,39 @@ constexpr int kAcceptedNode = -4;
 // By the block: how many nodes are accepted in all once the drawn one that follows, or all of them,
 // are judged. The first warp knows the token behind them, below 0 if there is none.
 template <typename T>
-__device__ __forceinline__ int judge_by_token(const VerifyTreeLaunch& launch,
-                                              const TreeSequence& sequence, int draft_chunks,
-                                              const RowLimits<Cut>& limits, unsigned char* shared,
-                                              int* token) {
+RDK_DEVICE int judge_by_token(const TreeJudge<T>& judge, const RowLimits<Cut>& limits, int* token) {
   __shared__ Position position;
-  const int step = sequence.depth;
+  const int step = judge.sequence.depth;
   Cut cut = limits.before();
-  sum_step<T>(launch, sequence, step, draft_chunks, cut, shared);
-  if (limits.any()) {
-    auto* scratch = reinterpret_cast<ThresholdScratch*>(shared);
-    cut = cut_row<T>(launch, sequence, step, limits, scratch);
-  }
-  if (warp_index() == 0) {
-    decide<T, AnyDtype>(launch, sequence, step, draft_chunks, cut,
-                        reinterpret_cast<ChunkSum*>(shared), &position);
-  }
+  sum_step(judge, step, cut);
+  if (limits.any()) cut = cut_step(judge, step, limits);
+  if (warp_index() == 0) judge.decide(step, cut, &position);
   __syncthreads();
   if (position.verdict == Verdict::kAccepted) {
     *token = kAcceptedNode;
     return step + 1;
   }
-  *token = last_token<T, AnyDtype>(launch, sequence, step, position, cut, shared);
+  *token = last_token(judge, step, position, cut);
   return step;
 }
 
 template <typename T>
-__device__ __forceinline__ int judge_by_block(const VerifyTreeLaunch& launch,
-                                              const TreeSequence& sequence, int draft_chunks,
-                                              const RowLimits<Cut>& limits, unsigned char* shared,
-                                              int* token) {
+RDK_DEVICE int judge_by_block(const TreeJudge<T>& judge, const RowLimits<Cut>& limits, int* token) {
   __shared__ Position positions[kWarps];
   __shared__ int decided[kWarps];
   int longest = -1;
 #pragma unroll 1
-  for (int step = sequence.depth; longest < 0; ++step) {
-    sum_step<T>(launch, sequence, step, draft_chunks, limits.before(), shared);
-    longest = weigh_prefixes<T, AnyDtype>(launch, sequence, step, step, draft_chunks, limits,
-                                          shared, positions);
+  for (int step = judge.sequence.depth; longest < 0; ++step) {
+    sum_step(judge, step, limits.before());
+    longest = weigh_prefixes(judge, step, step, limits, positions);
   }
-  return accept_prefix<T, AnyDtype>(launch, sequence, longest, draft_chunks, limits, shared,
-                                    positions, decided, token);
+  return accept_prefix(judge, longest, limits, positions, decided, token);
 }
 
 // By the first warp: puts out what was judged, and takes the walk to a fixed child that has the
 // token. False if the walk ends.
-__device__ __forceinline__ bool go_on(const VerifyTreeParams& params, int accepted, int token,
-                                      TreeSequence* sequence) {
+RDK_DEVICE bool go_on(const VerifyTreeParams& params, int accepted, int token,
+                      TreeSequence* sequence) {
   const int64_t index = sequence->index;
   int64_t* tokens = params.tokens + index * (params.max_draft + 1);
 #pragma unroll 1
@@ -249,7 +219,7 @@ __device__ __forceinline__ bool go_on(const VerifyTreeParams& params, int accept
 }
 
 template <typename T, typename R>
-__device__ __forceinline__ void walk_drawn(const VerifyTreeLaunch& launch, unsigned char* shared) {
+RDK_DEVICE void walk_drawn(const VerifyTreeLaunch& launch, unsigned char* shared) {
   __shared__ TreeSequence sequence;
   __shared__ bool goes_on;
   const VerifyTreeParams& params = launch.params;
@@ -259,8 +229,9 @@ __device__ __forceinline__ void walk_drawn(const VerifyTreeLaunch& launch, unsig
   const RowLimits<Cut> limits(params.sequences.truncation, sequence.index,
                               static_cast<int>(params.target.size), sequence.target_temperature);
   if (!usable_temperature(sequence.target_temperature) || !limits.usable()) return;
-  const int draft_chunks =
-      chunks_in(params.draft.draft_size) + chunks_in(params.draft.dynamic_size);
+  const TreeJudge<T> judge{
+      launch, sequence, chunks_in(params.draft.draft_size) + chunks_in(params.draft.dynamic_size),
+      shared};
 #pragma unroll 1
   do {
     if (warp_index() == 0) follow_drawn(params, R::kByBlock, &sequence);
@@ -268,9 +239,9 @@ __device__ __forceinline__ void walk_drawn(const VerifyTreeLaunch& launch, unsig
     int token = -1;
     int accepted;
     if constexpr (R::kByBlock) {
-      accepted = judge_by_block<T>(launch, sequence, draft_chunks, limits, shared, &token);
+      accepted = judge_by_block(judge, limits, &token);
     } else {
-      accepted = judge_by_token<T>(launch, sequence, draft_chunks, limits, shared, &token);
+      accepted = judge_by_token(judge, limits, &token);
     }
     __syncthreads();
     if (warp_index() == 0) {

@@ -2,8 +2,6 @@
 // -1, and no child comes before its parent.
 #pragma once
 
-#include "verify_tree.h"
-
 #include "verify_position.cuh"
 
 namespace rdk {
@@ -25,29 +23,25 @@ struct TreeSequence : Sequence {
   int depth;      // of where the walk is
   unsigned nesting;
 
-  __device__ __forceinline__ int node_at(int at) const {
-    return at == 0 ? -1 : global_load(&path[at - 1]);
-  }
+  RDK_DEVICE int node_at(int at) const { return at == 0 ? -1 : global_load(&path[at - 1]); }
 };
 
-__device__ __forceinline__ int64_t draft_of(const TreeSequence& sequence, int step) {
+RDK_DEVICE int64_t draft_of(const TreeSequence& sequence, int step) {
   return sequence.tree.start + global_load(&sequence.path[step]);
 }
-__device__ __forceinline__ int64_t token_of(const TreeSequence& sequence, int step) {
+RDK_DEVICE int64_t token_of(const TreeSequence& sequence, int step) {
   return draft_of(sequence, step);
 }
-__device__ __forceinline__ int64_t row_of(const TreeSequence& sequence, int step) {
+RDK_DEVICE int64_t row_of(const TreeSequence& sequence, int step) {
   return sequence.tree.start + sequence.index + 1 + sequence.node_at(step);
 }
-__device__ __forceinline__ int first_step(const TreeSequence& sequence) { return sequence.depth; }
-__device__ __forceinline__ unsigned nesting_of(const TreeSequence& sequence) {
-  return sequence.nesting;
-}
+RDK_DEVICE int first_step(const TreeSequence& sequence) { return sequence.depth; }
+RDK_DEVICE unsigned nesting_of(const TreeSequence& sequence) { return sequence.nesting; }
 
 // The first child that is one of those asked for, by one warp; -1 if there is none.
 template <typename Asked>
-__device__ __forceinline__ int first_child(const VerifyTreeParams& params, const Owned& tree,
-                                           int node, Asked&& asked) {
+RDK_DEVICE int first_child(const VerifyTreeParams& params, const Owned& tree, int node,
+                           Asked&& asked) {
   const int count = static_cast<int>(tree.count);
 #pragma unroll 1
   for (int first = node + 1; first < count; first += kWarp) {
@@ -61,20 +55,19 @@ __device__ __forceinline__ int first_child(const VerifyTreeParams& params, const
   return -1;
 }
 
-__device__ __forceinline__ int child_of(const VerifyTreeParams& params, const Owned& tree, int node,
-                                        int64_t token) {
+RDK_DEVICE int child_of(const VerifyTreeParams& params, const Owned& tree, int node,
+                        int64_t token) {
   return first_child(params, tree, node,
                      [&](int64_t place) { return params.drafts.token_ids[place] == token; });
 }
 
 // At temperature 0 it does not matter how a node came about.
-__device__ __forceinline__ bool draws(const VerifyTreeParams& params,
-                                      const TreeSequence& sequence) {
+RDK_DEVICE bool draws(const VerifyTreeParams& params, const TreeSequence& sequence) {
   return params.mixed() && sequence.target_temperature != 0.0f;
 }
 
-__device__ __forceinline__ int fixed_child(const VerifyTreeParams& params,
-                                           const TreeSequence& sequence, int node, int64_t token) {
+RDK_DEVICE int fixed_child(const VerifyTreeParams& params, const TreeSequence& sequence, int node,
+                           int64_t token) {
   const bool any = !draws(params, sequence);
   return first_child(params, sequence.tree, node, [&](int64_t place) {
     return params.drafts.token_ids[place] == token && (any || params.draft_rows.index[place] == -1);
@@ -82,8 +75,7 @@ __device__ __forceinline__ int fixed_child(const VerifyTreeParams& params,
 }
 
 // By one warp: the drawn nodes that follow where the walk is, into its path: all or the first one.
-__device__ __forceinline__ void follow_drawn(const VerifyTreeParams& params, bool all,
-                                             TreeSequence* sequence) {
+RDK_DEVICE void follow_drawn(const VerifyTreeParams& params, bool all, TreeSequence* sequence) {
   int depth = sequence->depth;
   int node = sequence->node_at(depth);
   const int most = static_cast<int>(params.max_draft);

@@ -6,7 +6,7 @@
 
 namespace rdk {
 
-__device__ __forceinline__ float warp_sum(float value) {
+RDK_DEVICE float warp_sum(float value) {
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     value += __shfl_xor_sync(kAllLanes, value, offset);
@@ -14,7 +14,7 @@ __device__ __forceinline__ float warp_sum(float value) {
   return value;
 }
 
-__device__ __forceinline__ float warp_max(float value) {
+RDK_DEVICE float warp_max(float value) {
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, offset));
@@ -22,7 +22,7 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
-__device__ __forceinline__ int warp_min(int value) {
+RDK_DEVICE int warp_min(int value) {
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     value = min(value, __shfl_xor_sync(kAllLanes, value, offset));
@@ -32,7 +32,7 @@ __device__ __forceinline__ int warp_min(int value) {
 
 // Sum of the lanes up to this one.
 template <typename Number>
-__device__ __forceinline__ Number warp_running_sum(Number value) {
+RDK_DEVICE Number warp_running_sum(Number value) {
   const int lane = lane_index();
 #pragma unroll
   for (int offset = 1; offset < kWarp; offset *= 2) {
@@ -43,7 +43,7 @@ __device__ __forceinline__ Number warp_running_sum(Number value) {
 }
 
 // The first index whose entry exceeds the word, or count if there is none. Each step has 32 probes.
-__device__ __forceinline__ int warp_first_above(const int64_t* sums, int count, uint32_t word) {
+RDK_DEVICE int warp_first_above(const int64_t* sums, int count, uint32_t word) {
   int begin = 0;
   while (count > 0) {
     const int stride = (count + kWarp - 1) / kWarp;
@@ -64,7 +64,7 @@ __device__ __forceinline__ int warp_first_above(const int64_t* sums, int count, 
 // lanes, and has to be zero from count on. weights(begin, out) of warp_total_of gives a lane
 // kTogether of them at once, each kWarp after the other.
 template <int kTogether, typename Weights>
-__device__ __forceinline__ float warp_total_of(int count, Weights&& weights) {
+RDK_DEVICE float warp_total_of(int count, Weights&& weights) {
   float carry = 0.0f;
   for (int begin = 0; begin < count; begin += kTogether * kWarp) {
     float running[kTogether];
@@ -77,7 +77,7 @@ __device__ __forceinline__ float warp_total_of(int count, Weights&& weights) {
   return carry;
 }
 template <typename Weight>
-__device__ __forceinline__ float warp_total(int count, Weight&& weight) {
+RDK_DEVICE float warp_total(int count, Weight&& weight) {
   return warp_total_of<1>(
       count, [&](int begin, float (&out)[1]) { out[0] = weight(begin + lane_index()); });
 }
@@ -85,7 +85,7 @@ __device__ __forceinline__ float warp_total(int count, Weight&& weight) {
 // The first index whose running sum exceeds u * total and whose weight is not zero. If rounding
 // leaves none, the last index of positive weight; if the total is zero, -1.
 template <int kTogether, typename Weights>
-__device__ __forceinline__ int warp_draw_of(int count, float u, float total, Weights&& weights) {
+RDK_DEVICE int warp_draw_of(int count, float u, float total, Weights&& weights) {
   const float threshold = u * total;
   float carry = 0.0f;
   int last_positive = -1;
@@ -107,7 +107,7 @@ __device__ __forceinline__ int warp_draw_of(int count, float u, float total, Wei
   return last_positive;
 }
 template <typename Weight>
-__device__ __forceinline__ int warp_draw(int count, float u, float total, Weight&& weight) {
+RDK_DEVICE int warp_draw(int count, float u, float total, Weight&& weight) {
   return warp_draw_of<1>(
       count, u, total, [&](int begin, float (&out)[1]) { out[0] = weight(begin + lane_index()); });
 }

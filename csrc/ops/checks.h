@@ -14,6 +14,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "../params.h"
@@ -22,6 +23,16 @@ namespace rdk::ops {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
+// Arguments of operators: a tensor, and one that may be left out.
+using Given = const Tensor&;
+using Maybe = const std::optional<Tensor>&;
+
+// Of float, int32_t or int64_t.
+template <typename T>
+constexpr ScalarType kTypeOf = std::is_same_v<T, float> ? ScalarType::Float
+                               : sizeof(T) == 4         ? ScalarType::Int
+                                                        : ScalarType::Long;
+
 // The sizes of a tensor: leading ones, which lie in a tensor that outlives this, then up to four of
 // its own. A call that succeeds allocates none.
 class Shape {
@@ -58,12 +69,10 @@ class Shape {
   size_t last_count_ = 0;
 };
 
-inline Shape shape_of(const Tensor& tensor) {
-  return {tensor.sizes().data(), tensor.sizes().size()};
-}
+inline Shape shape_of(Given tensor) { return {tensor.sizes().data(), tensor.sizes().size()}; }
 
 // The shape of all dimensions but the last.
-inline Shape leading_shape(const Tensor& tensor) {
+inline Shape leading_shape(Given tensor) {
   return {tensor.sizes().data(), tensor.sizes().size() - 1};
 }
 
@@ -102,7 +111,15 @@ inline Tensor empty(const Tensor& on, const Shape& shape,
   return Tensor(made);
 }
 
-inline TokenIds token_ids(const Tensor& tensor) {
+// The same, whose data go to where `to` says.
+template <typename T>
+Tensor output(const Tensor& on, const Shape& shape, T** to) {
+  Tensor made = empty(on, shape, kTypeOf<T>);
+  *to = static_cast<T*>(made.mutable_data_ptr());
+  return made;
+}
+
+inline TokenIds token_ids(Given tensor) {
   return {tensor.const_data_ptr(), tensor.scalar_type() == ScalarType::Long};
 }
 
@@ -119,11 +136,11 @@ class Checks {
   }
 
   // Python's None arrives as an undefined tensor.
-  void present(const char* argument, const Tensor& tensor) const {
+  void present(const char* argument, Given tensor) const {
     if (!tensor.defined()) refuse(argument, "is None", "a tensor");
   }
 
-  void device(const char* argument, const Tensor& tensor) const {
+  void device(const char* argument, Given tensor) const {
     present(argument, tensor);
     if (tensor.device() != first_.device()) {
       refuse(argument, "is on another device than " + std::string(first_name_),
@@ -131,8 +148,7 @@ class Checks {
     }
   }
 
-  void dtype(const char* argument, const Tensor& tensor,
-             std::initializer_list<ScalarType> allowed) const {
+  void dtype(const char* argument, Given tensor, std::initializer_list<ScalarType> allowed) const {
     const ScalarType given = tensor.scalar_type();
     if (std::find(allowed.begin(), allowed.end(), given) != allowed.end()) return;
     std::string names;
@@ -143,16 +159,14 @@ class Checks {
            names + "; convert it with .to()");
   }
 
-  void shape(const char* argument, const Tensor& tensor, const Shape& needed,
-             const char* meaning) const {
+  void shape(const char* argument, Given tensor, const Shape& needed, const char* meaning) const {
     if (!(shape_of(tensor) == needed)) {
       refuse(argument, "has shape " + describe(shape_of(tensor)),
              describe(needed) + " (" + meaning + ")");
     }
   }
 
-  void dimensions(const char* argument, const Tensor& tensor, int64_t needed,
-                  const char* meaning) const {
+  void dimensions(const char* argument, Given tensor, int64_t needed, const char* meaning) const {
     present(argument, tensor);
     if (tensor.dim() != needed) {
       refuse(argument, "has shape " + describe(shape_of(tensor)),
@@ -161,7 +175,7 @@ class Checks {
   }
 
   // A small tensor: one dtype, one shape, contiguous.
-  void plain(const char* argument, const Tensor& tensor, ScalarType type, const Shape& needed,
+  void plain(const char* argument, Given tensor, ScalarType type, const Shape& needed,
              const char* meaning) const {
     device(argument, tensor);
     dtype(argument, tensor, {type});
@@ -169,25 +183,43 @@ class Checks {
     contiguous(argument, tensor);
   }
 
-  // Plain, of either integer type.
-  void integers(const char* argument, const Tensor& tensor, const Shape& needed,
+  // The data of a plain tensor, to read or to write; null where there is none.
+  template <typename T>
+  const T* data(const char* argument, Given tensor, const Shape& needed,
                 const char* meaning) const {
+    plain(argument, tensor, kTypeOf<T>, needed, meaning);
+    return static_cast<const T*>(tensor.const_data_ptr());
+  }
+  template <typename T>
+  const T* data(const char* argument, Maybe tensor, const Shape& needed,
+                const char* meaning) const {
+    return tensor ? data<T>(argument, *tensor, needed, meaning) : nullptr;
+  }
+  template <typename T>
+  T* written(const char* argument, Given tensor, const Shape& needed, const char* meaning) const {
+    plain(argument, tensor, kTypeOf<T>, needed, meaning);
+    return static_cast<T*>(tensor.mutable_data_ptr());
+  }
+
+  // Plain, of either integer type.
+  TokenIds integers(const char* argument, Given tensor, const Shape& needed,
+                    const char* meaning) const {
     device(argument, tensor);
     dtype(argument, tensor, {ScalarType::Long, ScalarType::Int});
     shape(argument, tensor, needed, meaning);
     contiguous(argument, tensor);
+    return token_ids(tensor);
   }
 
   // Both are given, or neither.
-  void together(const char* one, const std::optional<Tensor>& tensor, const char* other,
-                const std::optional<Tensor>& with) const {
+  void together(const char* one, Maybe tensor, const char* other, Maybe with) const {
     if (tensor.has_value() == with.has_value()) return;
     const bool lacks_one = !tensor;
     refuse(lacks_one ? one : other, "is missing",
            std::string("to be given with ") + (lacks_one ? other : one) + "; pass both or neither");
   }
 
-  void contiguous(const char* argument, const Tensor& tensor) const {
+  void contiguous(const char* argument, Given tensor) const {
     if (!tensor.is_contiguous()) {
       refuse(argument, "is not contiguous", "to be; call .contiguous()");
     }
@@ -198,7 +230,7 @@ class Checks {
   // and so is no leaf. This sees autograd's mode only because autograd falls through to the
   // operator (rdk_cuda/_ops/__init__.py). Without autograd it costs one look at the mode. What it
   // cannot see, transforms of torch.func and tangents, is refused by rdk_cuda/_ops/gradients.py.
-  void no_gradient(const char* argument, const Tensor& tensor) const {
+  void no_gradient(const char* argument, Given tensor) const {
     if (!aoti_torch_grad_mode_is_enabled() || !tensor.defined()) return;
     StableIValue stack[1] = {torch::stable::detail::from(torch::stable::unsqueeze(tensor, 0))};
     TORCH_ERROR_CODE_CHECK(aoti_torch_call_dispatcher("aten::is_leaf", "", stack));
@@ -210,7 +242,11 @@ class Checks {
             operator_ + ", which has one");
   }
 
-  void columns(const char* argument, const Tensor& tensor) const {
+  void no_gradient(const char* argument, Maybe tensor) const {
+    if (tensor) no_gradient(argument, *tensor);
+  }
+
+  void columns(const char* argument, Given tensor) const {
     if (tensor.size(tensor.dim() - 1) > kMaxColumns) {
       refuse(argument, "has " + std::to_string(tensor.size(tensor.dim() - 1)) + " columns",
              "at most " + std::to_string(kMaxColumns));
@@ -218,7 +254,7 @@ class Checks {
   }
 
   // Logits: a floating dtype, at least one column, the last dimension contiguous.
-  Dtype logits(const char* argument, const Tensor& tensor) const {
+  Dtype logits(const char* argument, Given tensor) const {
     device(argument, tensor);
     dtype(argument, tensor, {ScalarType::Float, ScalarType::Half, ScalarType::BFloat16});
     if (tensor.dim() < 1 || tensor.size(tensor.dim() - 1) < 1) {
@@ -236,10 +272,10 @@ class Checks {
     }
   }
 
-  Rows rows(const char* argument, const Tensor& tensor) const;
+  Rows rows(const char* argument, Given tensor) const;
 
   // Rows that lie one after the other, so that one stride says where.
-  Rows even_rows(const char* argument, const Tensor& tensor) const {
+  Rows even_rows(const char* argument, Given tensor) const {
     const Rows found = rows(argument, tensor);
     if (tensor.numel() > 0 && found.inner != leading_shape(tensor).product()) {
       refuse(argument, "has rows with two different strides", "one; call .contiguous()");
@@ -255,7 +291,7 @@ class Checks {
 
 // Folds the leading dimensions into at most two strides, so that slices and padded rows are read
 // where they lie. A tensor without elements has no strides that matter; NumPy gives it zeros.
-inline Rows Checks::rows(const char* argument, const Tensor& tensor) const {
+inline Rows Checks::rows(const char* argument, Given tensor) const {
   const int64_t last = tensor.dim() - 1;
   const bool empty = tensor.numel() == 0;
   if (!empty && tensor.size(last) > 1 && tensor.stride(last) != 1) {

@@ -4,8 +4,7 @@
 
 namespace rdk::ops {
 
-Tensor gather_logits(const Tensor& hidden, const Tensor& weight, const Tensor& tokens,
-                     const std::optional<Tensor>& bias) {
+Tensor gather_logits(Given hidden, Given weight, Given tokens, Maybe bias) {
   const Checks checks("gather_logits", "hidden", hidden);
   GatherLogitsParams params{};
   params.dtype = checks.logits("hidden", hidden);
@@ -23,9 +22,9 @@ Tensor gather_logits(const Tensor& hidden, const Tensor& weight, const Tensor& t
 
   checks.present("tokens", tokens);
   params.tokens_per_row = tokens.dim() > 0 ? tokens.size(tokens.dim() - 1) : 0;
-  checks.integers("tokens", tokens, leading_shape(hidden).followed_by(params.tokens_per_row),
-                  "[..., C], rows parallel to those of hidden");
-  params.tokens = token_ids(tokens);
+  params.tokens =
+      checks.integers("tokens", tokens, leading_shape(hidden).followed_by(params.tokens_per_row),
+                      "[..., C], rows parallel to those of hidden");
   if (bias) {
     checks.plain("bias", *bias, hidden.scalar_type(), {params.vocabulary},
                  "[V], one for each row of weight");
@@ -33,7 +32,7 @@ Tensor gather_logits(const Tensor& hidden, const Tensor& weight, const Tensor& t
   }
   checks.no_gradient("hidden", hidden);
   checks.no_gradient("weight", weight);
-  if (bias) checks.no_gradient("bias", *bias);
+  checks.no_gradient("bias", bias);
   const Tensor logits = empty(hidden, shape_of(tokens));
   params.logits = logits.mutable_data_ptr();
   params.rows = leading_shape(hidden).product();

@@ -15,6 +15,16 @@ bool list_operator(const Listed& listed);
 
 }  // namespace rdk::ops
 
+// Arguments that several schemas have.
+#define RDK_COLUMNS                                                           \
+  "Tensor? bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, " \
+  "Tensor spread, Tensor prior"
+#define RDK_ROWS                                                                           \
+  "Tensor? bias, Tensor row_offsets, Tensor row_targets, Tensor row_cdf, Tensor row_top, " \
+  "Tensor spread, Tensor spread_cdf, Tensor prior_cdf"
+#define RDK_DYNAMIC "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None"
+#define RDK_LIMITS "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None"
+
 #define RDK_REGISTER(name, schema)     \
   static const bool name##_is_listed = \
       rdk::ops::list_operator({#name, schema, TORCH_BOX(&rdk::ops::name)});

@@ -1,24 +1,20 @@
+#include "arguments.h"
 #include "backend.h"
-#include "draft_arguments.h"
 #include "registration.h"
-#include "target_arguments.h"
-#include "truncation_arguments.h"
 
 namespace rdk::ops {
 
 namespace {
 
 // What follows of the sequences alone: limits, what is asked for, and the results.
-std::tuple<Tensor, Tensor, Tensor> decide(
-    const Checks& checks, const Tensor& target_logits, const Tensor& target_temperature,
-    const Tensor& step_keys, const Tensor& positions, const std::optional<Tensor>& top_k,
-    const std::optional<Tensor>& top_p, const std::optional<Tensor>& min_p, int64_t logprobs,
-    int64_t method, const char* per_sequence, VerifyParams* params) {
+std::tuple<Tensor, Tensor, Tensor> decide(const Checks& checks, Given target_logits,
+                                          Given target_temperature, Given step_keys,
+                                          Given positions, Maybe top_k, Maybe top_p, Maybe min_p,
+                                          int64_t logprobs, int64_t method,
+                                          const char* per_sequence, VerifyParams* params) {
   const Shape sequences = {params->sequences.count};
-  checks.plain("target_temperature", target_temperature, ScalarType::Float, sequences,
-               per_sequence);
-  checks.plain("step_keys", step_keys, ScalarType::Long, sequences, per_sequence);
-  checks.plain("positions", positions, ScalarType::Long, sequences, per_sequence);
+  take_sequences(checks, "target_temperature", target_temperature, step_keys, positions,
+                 per_sequence, &params->sequences);
   params->sequences.truncation = truncation(checks, params->affinity.target_size, sequences,
                                             per_sequence, top_k, top_p, min_p);
   if (logprobs < 0 || logprobs > 2) {
@@ -29,17 +25,10 @@ std::tuple<Tensor, Tensor, Tensor> decide(
   params->logprobs_of = static_cast<Logprobs>(logprobs);
   params->method = verification_method(checks, method);
   const Shape wide = sequences.followed_by(params->max_draft + 1);
-  const Tensor tokens = empty(target_logits, wide, ScalarType::Long);
-  const Tensor num_accepted = empty(target_logits, sequences, ScalarType::Int);
+  const Tensor tokens = output(target_logits, wide, &params->tokens);
+  const Tensor num_accepted = output(target_logits, sequences, &params->num_accepted);
   const Tensor token_logprobs =
-      empty(target_logits, logprobs == 0 ? Shape{0} : wide, ScalarType::Float);
-
-  params->sequences.temperature = target_temperature.const_data_ptr<float>();
-  params->sequences.step_keys = step_keys.const_data_ptr<int64_t>();
-  params->sequences.positions = positions.const_data_ptr<int64_t>();
-  params->tokens = tokens.mutable_data_ptr<int64_t>();
-  params->num_accepted = num_accepted.mutable_data_ptr<int32_t>();
-  params->logprobs = token_logprobs.mutable_data_ptr<float>();
+      output(target_logits, logprobs == 0 ? Shape{0} : wide, &params->logprobs);
   run(*params, target_logits);
   return {tokens, num_accepted, token_logprobs};
 }
@@ -47,51 +36,34 @@ std::tuple<Tensor, Tensor, Tensor> decide(
 }  // namespace
 
 std::tuple<Tensor, Tensor, Tensor> verify(
-    const Tensor& target_logits, const Tensor& draft_logits,
-    const std::optional<Tensor>& draft_stats, const std::optional<Tensor>& draft_rows,
-    const Tensor& draft_token_ids, const Tensor& draft_offsets, const Tensor& target_temperature,
-    const Tensor& draft_temperature, const Tensor& step_keys, const Tensor& positions,
-    const std::optional<Tensor>& bias, const Tensor& col_offsets, const Tensor& col_drafts,
-    const Tensor& col_weights, const Tensor& spread, const Tensor& prior, int64_t max_draft,
-    const std::optional<Tensor>& dynamic_tokens, const std::optional<Tensor>& dynamic_logits,
-    const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p,
-    const std::optional<Tensor>& min_p, const std::optional<Tensor>& allowed, int64_t logprobs,
+    Given target_logits, Given draft_logits, Maybe draft_stats, Maybe draft_rows,
+    Given draft_token_ids, Given draft_offsets, Given target_temperature, Given draft_temperature,
+    Given step_keys, Given positions, Maybe bias, Given col_offsets, Given col_drafts,
+    Given col_weights, Given spread, Given prior, int64_t max_draft, Maybe dynamic_tokens,
+    Maybe dynamic_logits, Maybe top_k, Maybe top_p, Maybe min_p, Maybe allowed, int64_t logprobs,
     int64_t method) {
   const Checks checks("verify", "target_logits", target_logits);
   VerifyParams params{};
   params.target.dtype = checks.logits("target_logits", target_logits);
-  check_longest(checks, "max_draft", max_draft);
-  params.max_draft = max_draft;
-  params.sequences.count = count_sequences(checks, "draft_offsets", draft_offsets);
-  params.drafts.token_ids = drafted_ids(checks, "draft_token_ids", draft_token_ids);
-  params.drafts.count = draft_token_ids.size(0);
-  params.drafts.offsets = draft_offsets.const_data_ptr<int32_t>();
+  params.max_draft = longest(checks, "max_draft", max_draft);
+  take_packed(checks, "draft_token_ids", draft_token_ids, "draft_offsets", draft_offsets,
+              &params.drafts, &params.sequences.count);
   constexpr const char* kPerSequence = "[B], one for each sequence of draft_offsets";
   checks.dimensions("draft_logits", draft_logits, 2, "[M, V_d]");
   take_drafter(checks, draft_logits, draft_stats, draft_rows, draft_temperature, bias, col_offsets,
                col_drafts, col_weights, spread, prior, dynamic_tokens, dynamic_logits, kPerSequence,
                "[N], one for each of draft_token_ids", &params);
-  const int64_t needed_rows = params.drafts.count + params.sequences.count;
-  check_target(checks, target_logits, needed_rows, params.affinity.target_size);
-  params.target.size = params.affinity.target_size;
-  params.target.logits = checks.rows("target_logits", target_logits);
-  if (allowed) {
-    params.target.allowed = allowed_rows(checks, *allowed, needed_rows, params.target.size);
-  }
+  take_target(checks, target_logits, allowed, &params);
   return decide(checks, target_logits, target_temperature, step_keys, positions, top_k, top_p,
                 min_p, logprobs, method, kPerSequence, &params);
 }
 
 std::tuple<Tensor, Tensor, Tensor> verify_step(
-    const Tensor& target_logits, const Tensor& draft_logits, const Tensor& draft_stats,
-    const Tensor& draft_token_ids, const Tensor& target_temperature,
-    const Tensor& draft_temperature, const Tensor& step_keys, const Tensor& positions,
-    const std::optional<Tensor>& bias, const Tensor& col_offsets, const Tensor& col_drafts,
-    const Tensor& col_weights, const Tensor& spread, const Tensor& prior,
-    const std::optional<Tensor>& dynamic_tokens, const std::optional<Tensor>& dynamic_logits,
-    const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p,
-    const std::optional<Tensor>& min_p, const std::optional<Tensor>& allowed, int64_t logprobs,
-    int64_t method) {
+    Given target_logits, Given draft_logits, Given draft_stats, Given draft_token_ids,
+    Given target_temperature, Given draft_temperature, Given step_keys, Given positions, Maybe bias,
+    Given col_offsets, Given col_drafts, Given col_weights, Given spread, Given prior,
+    Maybe dynamic_tokens, Maybe dynamic_logits, Maybe top_k, Maybe top_p, Maybe min_p,
+    Maybe allowed, int64_t logprobs, int64_t method) {
   const Checks checks("verify_step", "target_logits", target_logits);
   VerifyParams params{};
   params.target.dtype = checks.logits("target_logits", target_logits);
@@ -140,24 +112,16 @@ std::tuple<Tensor, Tensor, Tensor> verify_step(
 
 }  // namespace rdk::ops
 
-RDK_REGISTER(
-    verify,
-    "verify(Tensor target_logits, Tensor draft_logits, Tensor? draft_stats, "
-    "Tensor? draft_rows, Tensor draft_token_ids, Tensor draft_offsets, "
-    "Tensor target_temperature, Tensor draft_temperature, Tensor step_keys, Tensor positions, "
-    "Tensor? bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, "
-    "Tensor spread, Tensor prior, SymInt max_draft, "
-    "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
-    "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None, "
-    "Tensor? allowed=None, int logprobs=0, int method=0) "
-    "-> (Tensor tokens, Tensor num_accepted, Tensor logprobs)")
+RDK_REGISTER(verify,
+             "verify(Tensor target_logits, Tensor draft_logits, Tensor? draft_stats, "
+             "Tensor? draft_rows, Tensor draft_token_ids, Tensor draft_offsets, "
+             "Tensor target_temperature, Tensor draft_temperature, Tensor step_keys, "
+             "Tensor positions, " RDK_COLUMNS ", SymInt max_draft, " RDK_DYNAMIC ", " RDK_LIMITS
+             ", Tensor? allowed=None, int logprobs=0, int method=0) "
+             "-> (Tensor tokens, Tensor num_accepted, Tensor logprobs)")
 RDK_REGISTER(verify_step,
              "verify_step(Tensor target_logits, Tensor draft_logits, Tensor draft_stats, "
              "Tensor draft_token_ids, Tensor target_temperature, Tensor draft_temperature, "
-             "Tensor step_keys, Tensor positions, "
-             "Tensor? bias, Tensor col_offsets, Tensor col_drafts, Tensor col_weights, "
-             "Tensor spread, Tensor prior, "
-             "Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
-             "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None, "
-             "Tensor? allowed=None, int logprobs=0, int method=0) "
+             "Tensor step_keys, Tensor positions, " RDK_COLUMNS ", " RDK_DYNAMIC ", " RDK_LIMITS
+             ", Tensor? allowed=None, int logprobs=0, int method=0) "
              "-> (Tensor tokens, Tensor num_accepted, Tensor logprobs)")

@@ -1,14 +1,11 @@
+#include "arguments.h"
 #include "backend.h"
-#include "draft_arguments.h"
 #include "registration.h"
-#include "target_arguments.h"
-#include "truncation_arguments.h"
 
 namespace rdk::ops {
 
 // The drafter's side is given whole or not at all; bias, stats and dynamic columns only with it.
-bool has_drafter(const Checks& checks,
-                 std::initializer_list<std::pair<const char*, const std::optional<Tensor>&>> needed,
+bool has_drafter(const Checks& checks, std::initializer_list<std::pair<const char*, Maybe>> needed,
                  std::initializer_list<const std::optional<Tensor>*> others) {
   bool any = false;
   for (const auto& each : needed) any = any || each.second.has_value();
@@ -24,26 +21,18 @@ bool has_drafter(const Checks& checks,
 }
 
 std::tuple<Tensor, Tensor, Tensor> verify_tree(
-    const Tensor& target_logits, const Tensor& tree_token_ids, const Tensor& parents,
-    const Tensor& tree_offsets, const Tensor& temperature, const Tensor& step_keys,
-    const Tensor& positions, int64_t max_depth, const std::optional<Tensor>& top_k,
-    const std::optional<Tensor>& top_p, const std::optional<Tensor>& min_p,
-    const std::optional<Tensor>& allowed, const std::optional<Tensor>& draft_logits,
-    const std::optional<Tensor>& draft_stats, const std::optional<Tensor>& draft_rows,
-    const std::optional<Tensor>& draft_temperature, const std::optional<Tensor>& bias,
-    const std::optional<Tensor>& col_offsets, const std::optional<Tensor>& col_drafts,
-    const std::optional<Tensor>& col_weights, const std::optional<Tensor>& spread,
-    const std::optional<Tensor>& prior, const std::optional<Tensor>& dynamic_tokens,
-    const std::optional<Tensor>& dynamic_logits, int64_t method) {
+    Given target_logits, Given tree_token_ids, Given parents, Given tree_offsets, Given temperature,
+    Given step_keys, Given positions, int64_t max_depth, Maybe top_k, Maybe top_p, Maybe min_p,
+    Maybe allowed, Maybe draft_logits, Maybe draft_stats, Maybe draft_rows, Maybe draft_temperature,
+    Maybe bias, Maybe col_offsets, Maybe col_drafts, Maybe col_weights, Maybe spread, Maybe prior,
+    Maybe dynamic_tokens, Maybe dynamic_logits, int64_t method) {
   const Checks checks("verify_tree", "target_logits", target_logits);
   VerifyTreeParams params{};
   params.target.dtype = checks.logits("target_logits", target_logits);
   checks.dimensions("target_logits", target_logits, 2, "[N + B, V_t], packed");
-  params.target.size = target_logits.size(1);
-  params.sequences.count = count_sequences(checks, "tree_offsets", tree_offsets);
-  params.drafts.token_ids = drafted_ids(checks, "tree_token_ids", tree_token_ids);
-  params.drafts.count = tree_token_ids.size(0);
-  params.affinity.target_size = params.target.size;
+  take_packed(checks, "tree_token_ids", tree_token_ids, "tree_offsets", tree_offsets,
+              &params.drafts, &params.sequences.count);
+  params.affinity.target_size = target_logits.size(1);
   constexpr const char* kPerSequence = "[B], one for each sequence of tree_offsets";
   if (has_drafter(checks,
                   {{"draft_logits", draft_logits},
@@ -61,37 +50,18 @@ std::tuple<Tensor, Tensor, Tensor> verify_tree(
                  dynamic_logits, kPerSequence, "[N], one for each of tree_token_ids", &params);
   }
   params.method = verification_method(checks, method);
-  const int64_t needed_rows = params.drafts.count + params.sequences.count;
-  check_target(checks, target_logits, needed_rows, params.affinity.target_size);
-  params.target.logits = checks.rows("target_logits", target_logits);
-  checks.plain("parents", parents, ScalarType::Int, {params.drafts.count},
-               "[N], one for each of tree_token_ids");
-  check_longest(checks, "max_depth", max_depth);
-  params.max_draft = max_depth;
-
-  const Shape per_sequence = {params.sequences.count};
-  checks.plain("temperature", temperature, ScalarType::Float, per_sequence, kPerSequence);
-  checks.plain("step_keys", step_keys, ScalarType::Long, per_sequence, kPerSequence);
-  checks.plain("positions", positions, ScalarType::Long, per_sequence, kPerSequence);
+  take_target(checks, target_logits, allowed, &params);
+  params.parents = checks.data<int32_t>("parents", parents, {params.drafts.count},
+                                        "[N], one for each of tree_token_ids");
+  params.max_draft = longest(checks, "max_depth", max_depth);
+  take_sequences(checks, "temperature", temperature, step_keys, positions, kPerSequence,
+                 &params.sequences);
+  const int64_t count = params.sequences.count;
   params.sequences.truncation =
-      truncation(checks, params.target.size, per_sequence, kPerSequence, top_k, top_p, min_p);
-  if (allowed) {
-    params.target.allowed = allowed_rows(checks, *allowed, needed_rows, params.target.size);
-  }
-  const Tensor tokens =
-      empty(target_logits, Shape{params.sequences.count, max_depth + 1}, ScalarType::Long);
-  const Tensor num_accepted = empty(target_logits, per_sequence, ScalarType::Int);
-  const Tensor path =
-      empty(target_logits, Shape{params.sequences.count, max_depth}, ScalarType::Int);
-
-  params.parents = parents.const_data_ptr<int32_t>();
-  params.drafts.offsets = tree_offsets.const_data_ptr<int32_t>();
-  params.sequences.temperature = temperature.const_data_ptr<float>();
-  params.sequences.step_keys = step_keys.const_data_ptr<int64_t>();
-  params.sequences.positions = positions.const_data_ptr<int64_t>();
-  params.tokens = tokens.mutable_data_ptr<int64_t>();
-  params.num_accepted = num_accepted.mutable_data_ptr<int32_t>();
-  params.path = path.mutable_data_ptr<int32_t>();
+      truncation(checks, params.target.size, {count}, kPerSequence, top_k, top_p, min_p);
+  const Tensor tokens = output(target_logits, {count, max_depth + 1}, &params.tokens);
+  const Tensor num_accepted = output(target_logits, {count}, &params.num_accepted);
+  const Tensor path = output(target_logits, {count, max_depth}, &params.path);
   run(params, target_logits);
   return {tokens, num_accepted, path};
 }
@@ -101,11 +71,11 @@ std::tuple<Tensor, Tensor, Tensor> verify_tree(
 RDK_REGISTER(verify_tree,
              "verify_tree(Tensor target_logits, Tensor tree_token_ids, Tensor parents, "
              "Tensor tree_offsets, Tensor temperature, Tensor step_keys, Tensor positions, "
-             "SymInt max_depth, "
-             "Tensor? top_k=None, Tensor? top_p=None, Tensor? min_p=None, Tensor? allowed=None, "
+             "SymInt max_depth, " RDK_LIMITS
+             ", Tensor? allowed=None, "
              "Tensor? draft_logits=None, Tensor? draft_stats=None, Tensor? draft_rows=None, "
              "Tensor? draft_temperature=None, Tensor? bias=None, Tensor? col_offsets=None, "
              "Tensor? col_drafts=None, Tensor? col_weights=None, Tensor? spread=None, "
-             "Tensor? prior=None, Tensor? dynamic_tokens=None, Tensor? dynamic_logits=None, "
-             "int method=0) "
+             "Tensor? prior=None, " RDK_DYNAMIC
+             ", int method=0) "
              "-> (Tensor tokens, Tensor num_accepted, Tensor path)")

@@ -211,10 +211,10 @@ def test_any_number_of_dynamic_columns(columns: int) -> None:
     assert_verifies_as_the_reference(batch)
 
 
-@pytest.mark.parametrize("length", [3, 8, 9, 17])
+@pytest.mark.parametrize("length", [3, 8, 9, 17, 40])
 @EITHER_METHOD
 def test_a_draft_equal_to_the_target_is_accepted_however_long(method: int, length: int) -> None:
-    """Also where it has more positions than a block has warps."""
+    """Also where it has more positions than a block has warps, or a warp has lanes."""
     lengths = [length, 1] * 20
     batch = generators.batch(generators.affinity("identity", 60), lengths).replace(method=method)
     rows = torch.arange(sum(lengths)) + torch.arange(40).repeat_interleave(torch.tensor(lengths))
