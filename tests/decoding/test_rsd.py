@@ -53,7 +53,7 @@ def p_value(shape: str, samples: int, temperature: float) -> float:
 
 
 @pytest.mark.parametrize("samples", SAMPLES)
-@pytest.mark.parametrize(("shape", "temperature"), zip(SHAPES, (0.6, 1.0, 1.0), strict=True))
+@pytest.mark.parametrize(("shape", "temperature"), list(zip(SHAPES, (0.6, 1.0, 1.0), strict=True)))
 def test_rsd_is_lossless(shape: str, temperature: float, samples: int) -> None:
     assert p_value(shape, samples, temperature) > FALSE_ALARM
 

@@ -99,7 +99,7 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "message"), OPTIONS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("options", "message"), OPTIONS, ids=[each[1][:40] for each in OPTIONS])
 def test_options_that_would_be_ignored_or_mean_something_else_are_refused(
     options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,7 +106,7 @@ REFUSED: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any], str]
 
 
 @pytest.mark.parametrize(
-    ("call", "given", "named", "message"), REFUSED, ids=lambda it: str(it)[:40]
+    ("call", "given", "named", "message"), REFUSED, ids=[each[-1][:40] for each in REFUSED]
 )
 def test_what_does_not_fit_together_is_refused_by_function_and_argument(
     call: Callable[..., object], given: tuple[Any, ...], named: dict[str, Any], message: str
