@@ -39,7 +39,8 @@ def drafting(kind: type[Any], dynamic: bool, **of: Any) -> Any:
     following = torch.arange(SIZE * 8).mul(5).remainder(SIZE).int()
     table = SuccessorTable(torch.arange(SIZE + 1, dtype=torch.int32) * 8, following, width=WIDTH)
     rows = torch.randn(SIZE, 16, generator=torch.Generator().manual_seed(0))
-    own, others = object.__new__(kind), {"_scale": (None, 1.0), "vllm_config": PLAIN, **of}
+    own = type(kind.__name__, (kind,), {})()
+    others = {"_scale": (None, 1.0), "vllm_config": PLAIN, **of}
     vars(own).update(others)
     with Pretended(strict=False):
         recent = RecentTokens(vocabulary, 8, WINDOW, device=GPU)
@@ -140,18 +141,20 @@ class StepV2:
         own = {"temperature": self.temperature, "seeds": self.seeds}
         own = {name: SimpleNamespace(gpu=value) for name, value in own.items()}
         self.sampler.sampling_states = SimpleNamespace(**own)
-        self.slots, self.positions = torch.arange(B).flip(0), OnGPU(torch.full((B,), 500))
+        slots = torch.arange(B).flip(0)
+        self.slots, self.slots_np = OnGPU(slots), slots.numpy()
+        self.positions = OnGPU(torch.full((B,), 500))
         self.inputs = on_gpu(B * (K + 1), most=SIZE)
         self.rows, self.steps = OnGPU(torch.arange(B * (K + 1))), OnGPU(torch.arange(K))
 
     def verify(self, logits: Tensor, drafts: Tensor) -> None:
-        ends, slots = range(0, B * 5 + 1, K + 1), self.slots
-        given = logits, self.inputs, ends, self.rows, OnGPU(slots), slots.numpy(), None, None
+        ends = range(0, B * (K + 1) + 1, K + 1)
+        given = logits, self.inputs, ends, self.rows, self.slots, self.slots_np, None, None
         self.sampler.decide(*given)
 
     def draft(self, hidden: Tensor, step: int) -> Tensor:
         place = OnGPU(self.steps.values[step])  # type: ignore[attr-defined]
-        given = hidden, self.positions, OnGPU(self.slots), self.temperature, self.seeds, place, None
+        given = hidden, self.positions, self.slots, self.temperature, self.seeds, place, None
         drawn: Tensor = self.speculator.sample_draft(*given)
         return drawn
 

@@ -50,10 +50,11 @@ class Speculator(DraftHead):
             return self._drawn(*given, temperature, seeds, draft_step)
         each, drafts = self.arena.draft_length, self.draft_tokens  # type: ignore[attr-defined]
         for place in range(each):  # a block drafter's, request by request
-            own = [of[place::each] for of in (*given, draft_step)]
-            drawn = self._drawn(*own[:3], temperature, seeds, own[3][0])
-            drafts[: len(drawn), place] = drawn
-        return drafts[: len(drawn)].flatten()
+            hidden, positions, slots = (of[place::each] for of in given)
+            drawn = self._drawn(hidden, positions, slots, temperature, seeds, draft_step[place])
+            drafts[: len(slots), place] = drawn
+        flat: Tensor = drafts[: len(slots)].flatten()
+        return flat
 
     def _drawn(
         self,

@@ -50,7 +50,7 @@ class LogitRows:
         first, request = ends - self.counts, np.arange(len(ends)).repeat(self.counts)
         parts = first, request, np.arange(len(request)) - first[request]
         own = upload(np.concatenate(parts).astype(np.int32), self._device)
-        return own.split([len(part) for part in parts])
+        return tuple(torch.split(own, [len(part) for part in parts]))
 
     offsets = property(lambda self: self._uploaded[0])
     request = property(lambda self: self._uploaded[1])

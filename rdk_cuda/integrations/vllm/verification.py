@@ -116,7 +116,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         )
         sharded = requests.group is not None
         counters.count(arena, drafts, layout, decided.num_accepted, self.method, sharded)
-        tokens = decided.tokens.int()
+        tokens: Tensor = decided.tokens.int()
         if counts is not num_drafts:
             tokens = tokens[:, : max(num_drafts) + 1]
         # A row of NaN has no token, but vLLM needs one. Its own argmax gives some id, too.

@@ -69,7 +69,7 @@ class _Serving:
             from .drafting_v2 import Speculator, name_aux_layers
 
             name_aux_layers(config.speculative_config.draft_model_config.hf_config)
-            adopt(
+            runner.speculator = adopt(
                 runner.speculator,
                 Speculator,
                 _request_states=runner.req_states,
@@ -166,6 +166,7 @@ def _serve(runner: Any, vllm_config: Any, calibrated: Any, own_options: WorkerOp
     most = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
     requests = Requests(runner, most, scheduler.long_prefill_token_threshold)
     proposer = adopt(runner.drafter, Proposer, _requests=requests, _calibrated=calibrated)
+    runner.drafter = proposer
     own = {"requests": requests, "proposer": proposer, "method": own_options.verification}
     adopt(runner.sampler, TokenSampler, **own)
     adopt(runner.rejection_sampler, Verifier)
@@ -174,7 +175,11 @@ def _serve(runner: Any, vllm_config: Any, calibrated: Any, own_options: WorkerOp
 
 def adopt(own: Any, ours: type[Any], **attributes: Any) -> Any:
     """Make an object of vLLM one of ours, which does what it has done but for our functions."""
-    kind = ours if issubclass(ours, type(own)) else type(ours.__name__, (ours, type(own)), {})
-    own.__class__ = kind
+    if issubclass(ours, type(own)):
+        own.__class__ = ours
+    else:  # another object with the same attributes: a class of several may have another layout
+        made = object.__new__(type(ours.__name__, (ours, type(own)), {}))
+        made.__dict__ = vars(own)
+        own = made
     vars(own).update(attributes)
     return own
