@@ -178,7 +178,7 @@ def adopt(own: Any, ours: type[Any], **attributes: Any) -> Any:
     if issubclass(ours, type(own)):
         own.__class__ = ours
     else:  # another object with the same attributes: a class of several may have another layout
-        made = object.__new__(type(ours.__name__, (ours, type(own)), {}))
+        made: Any = object.__new__(type(ours.__name__, (ours, type(own)), {}))
         made.__dict__ = vars(own)
         own = made
     vars(own).update(attributes)
