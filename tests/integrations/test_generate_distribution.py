@@ -134,8 +134,8 @@ def test_samples_by_block_have_it_too() -> None:
     observed = samples(IN_THE_OPERATOR, method="block")
     assert p_value(observed, IN_THE_OPERATOR) > FALSE_ALARM
     assert observed != samples(IN_THE_OPERATOR)
-    with pytest.raises(ValueError, match="Generate: method is 'blocks'; needs"):
-        generate(0, method="blocks")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="method is 'blocks'; needs"):
+        samples(IN_THE_OPERATOR, method="blocks")
 
 
 @pytest.mark.night

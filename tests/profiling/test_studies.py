@@ -34,6 +34,7 @@ from studies import (
     gemma_decoding,
     lengths_and_cascades,
     lifted_rows,
+    multi_token_heads,
     pruning,
     recurrent_states,
     small_drafter,
@@ -59,6 +60,8 @@ PAGES = {
     "gemma-screens/cpu": gemma_acceptance.page,
     "lifted-rows/demo": lifted_rows.page,
     "lifted-rows/gemma": lifted_rows.page,
+    "multi-token-heads/cpu": multi_token_heads.acceptance_page,
+    "multi-token-heads/peers-cpu": multi_token_heads.acceptance_page,
     "peers/cpu": peers_page,
     "recurrent-states/cpu": recurrent_states.page,
 }
