@@ -62,6 +62,7 @@ PAGES = {
     "lifted-rows/gemma": lifted_rows.page,
     "multi-token-heads/cpu": multi_token_heads.acceptance_page,
     "multi-token-heads/peers-cpu": multi_token_heads.acceptance_page,
+    "multi-token-heads/simulation": multi_token_heads.simulation_page,
     "peers/cpu": peers_page,
     "recurrent-states/cpu": recurrent_states.page,
 }
