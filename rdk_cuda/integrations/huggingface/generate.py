@@ -160,7 +160,8 @@ class Generate:
             model, pruned, settings = load_drafter(directory, device=device)
             drafter = drafting_model(model, pruned)
         else:
-            readers = import_module("rdk_cuda.integrations.mtp")  # which imports this package
+            # This package's copy, by whatever name it was loaded; it imports this one.
+            readers = import_module("..mtp", __package__)
             drafter, pruned, settings = readers.load_state_drafter(directory, target)
         own = {"dynamic_tokens": pruned.dynamic_tokens, "vocabulary": pruned.vocabulary}
         own |= calibrated_drafts(settings)
