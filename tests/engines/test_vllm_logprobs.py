@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from vllm.v1.sample.logits_processor.builtin import MinPLogitsProcessor
+from vllm import SamplingParams
 
 from rdk_cuda.integrations.vllm.target_logits import LogitRows, processed
 from rdk_cuda.integrations.vllm.verification import TokenSampler
@@ -21,15 +21,11 @@ PARAMETERS = ("temperature", "top_k", "top_p", "min_p")
 
 def sampling_of(names: tuple[str, ...]) -> Any:
     """vLLM's `SamplingMetadata`, as far as it is read, with these parameters of `PARAMETERS`."""
-    min_p = object.__new__(MinPLogitsProcessor)
-    min_p.min_p, min_p.min_p_count = torch.tensor(MIN_P)[:, None], 2
     return SimpleNamespace(
         all_greedy=False,
         allowed_token_ids_mask=None,
         bad_words_token_ids={},
-        logitsprocs=SimpleNamespace(
-            argmax_invariant=[min_p] if "min_p" in names else [], non_argmax_invariant=[]
-        ),
+        logitsprocs=SimpleNamespace(argmax_invariant=[], non_argmax_invariant=[]),
         logprob_token_ids=None,
         max_num_logprobs=SIZE,
         no_penalties=True,
@@ -59,14 +55,15 @@ def expected(row: Tensor, request: int, names: tuple[str, ...]) -> Tensor:
 )
 @pytest.mark.parametrize("mode", ["processed_logprobs", "raw_logprobs"])
 def test_they_are_those_of_log_softmax(mode: str, names: tuple[str, ...]) -> None:
-    rows = LogitRows.of(NUM_DRAFTS, torch.device("cpu"))
+    rows = LogitRows(NUM_DRAFTS, torch.device("cpu"))
     logits = 3 * torch.randn(len(rows.request), SIZE, generator=torch.Generator().manual_seed(1))
     temperature = torch.tensor(TEMPERATURE if "temperature" in names else [1.0] * 3)
     sampling = sampling_of(names)
+    params = [SamplingParams(min_p=own if "min_p" in names else 0.0) for own in MIN_P]
     truncate = mode.startswith("processed")
     drafts = torch.zeros(sum(NUM_DRAFTS), dtype=torch.int32)
     no_outputs = lambda padding: torch.zeros(3, 0, dtype=torch.int32)  # noqa: E731
-    target = processed(logits, sampling, temperature, rows, drafts, no_outputs, truncate)
+    target = processed(logits, sampling, params, temperature, rows, drafts, no_outputs, truncate)
     tokens = torch.tensor([[3, 1, 4], [1, -1, -1], [5, 9, -1]])
     said = TokenSampler(mode)._logprobs(logits, target, sampling, rows, tokens)
     of, differ = names if mode.startswith("processed") else (), 0
