@@ -116,6 +116,8 @@ def check_tensor(
     name: str, tensor: Tensor, dtypes: Dtypes, *needs: int | str, error: Any = ValueError
 ) -> None:
     """Refuse another dtype or shape, as `check_shape`; of "n >= 1" also a size of 0."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} is {tensor!r:.40}; needs a tensor")
     words = dtypes if isinstance(dtypes, str) else ""
     known = dtypes if isinstance(dtypes, tuple) else (dtypes,)
     if not (_KINDS[words](tensor) if words else tensor.dtype in known) or not _has_shape(

@@ -29,6 +29,8 @@ DynamicTokens = Callable[..., Tensor]
 attribute `reads_hidden` is true, it is also given `hidden`, `[B, d]`, the drafter's last hidden
 states, from which the next tokens are about to be drafted."""
 
+_IDS = (torch.int32, torch.int64)  # narrower ones index nothing, and are compared with sizes
+
 
 def offered(source: DynamicTokens, contexts: Contexts, hidden: Tensor | None) -> Tensor:
     """Ask a source for tokens, with the hidden states if it reads them."""
@@ -189,7 +191,7 @@ class CombinedTokens:
         named = [offered(source, contexts, hidden) for source in self.sources]
         for place, tokens in enumerate(named):
             result = f"CombinedTokens: the result of sources[{place}]"
-            check_tensor(result, tokens, "integers", len(contexts), "n")
+            check_tensor(result, tokens, _IDS, len(contexts), "n")
         candidates = torch.cat([tokens.to(self.allowed.device) for tokens in named], dim=1)
         return distinct_tokens(candidates, self.allowed, self.width)
 
@@ -201,7 +203,7 @@ def newest_first(source: str, contexts: Contexts, window: int, device: torch.dev
     `source` is what errors are said to come from.
     """
     if isinstance(contexts, Tensor):
-        check_tensor(f"{source}: contexts", contexts, "integers", "B", "L")
+        check_tensor(f"{source}: contexts", contexts, _IDS, "B", "L")
         newest = contexts[:, max(0, contexts.shape[1] - window) :]
         return newest if window == 1 else newest.flip(1)
     reversed_ = [context[-window:][::-1] for context in contexts]

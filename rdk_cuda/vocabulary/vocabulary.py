@@ -167,8 +167,10 @@ class Vocabulary:
         """
         name, mass = "Vocabulary.coverage: mean_probs", on_host(mean_probs).double()
         check_shape(name, mass, self.target_size)
-        sound = (mass >= 0) & mass.isfinite() & (mass.sum() > 0)
-        check_entries(name, mass, sound, "finite numbers, none negative, some positive")
+        total = mass.sum()
+        sound = (mass >= 0) & mass.isfinite() & (total > 0) & total.isfinite()
+        needs = "finite numbers, none negative, some positive, and a finite sum"
+        check_entries(name, mass, sound, needs)
         return float(mass[self.kept].sum() / mass.sum())
 
     @property

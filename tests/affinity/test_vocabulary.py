@@ -97,11 +97,15 @@ def test_coverage_is_the_share_of_the_mass_on_kept_tokens():
 
 
 @pytest.mark.parametrize(
-    "mean_probs", [[1.0], [1.0, -1.0], [0.0, 0.0], [1.0, float("nan")], [1.0, float("inf")]]
+    "mean_probs",
+    [
+        *([1.0], [1.0, -1.0], [0.0, 0.0], [1.0, float("nan")], [1.0, float("inf")]),
+        torch.tensor([1e308, 1e308], dtype=torch.float64),  # whose sum is not finite
+    ],
 )
 def test_coverage_refuses_what_is_not_a_distribution(mean_probs):
     with pytest.raises(ValueError, match=r"coverage: mean_probs.*; needs (finite numbers|\[2\])"):
-        Vocabulary([0], target_size=2).coverage(torch.tensor(mean_probs))
+        Vocabulary([0], target_size=2).coverage(torch.as_tensor(mean_probs))
 
 
 def test_equality_is_of_the_maps_not_of_the_token_sets():

@@ -180,6 +180,17 @@ def test_a_lookup_is_the_row_of_the_last_token() -> None:
     assert found.tolist() == [[3, 1, -1], [5, 1, 6], [2, -1, -1], *[[-1] * 3] * 9]
 
 
+def test_an_id_that_the_target_lacks_has_no_successors_of_the_nearest_one() -> None:
+    offsets, tokens = torch.tensor([0, 1, 2], dtype=torch.int32), torch.tensor([1, 0]).int()
+    table = SuccessorTable(offsets, tokens, width=1)
+    assert table([[0], [1], [-1], [2], []]).tolist() == [[1], [0], [-1], [-1], [-1]]
+
+
+def test_tables_are_of_tensors() -> None:
+    with pytest.raises(TypeError, match=r"SuccessorTable: offsets is \[0, 1\]; needs a tensor"):
+        SuccessorTable([0, 1], [0], width=1)  # type: ignore[arg-type]
+
+
 def test_batches_or_tables_without_anything_have_no_successors() -> None:
     table = small_table()
     assert table([]).shape == table(torch.zeros(0, 5).long()).shape == (0, 3)

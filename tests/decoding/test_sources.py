@@ -171,7 +171,9 @@ def test_a_bonus_may_be_a_large_whole_number() -> None:
     ("contexts", "message"),
     [
         (torch.zeros(3, dtype=torch.int64), r"contexts has shape \[3\]"),
-        (torch.zeros(3, 2), "dtype torch.float32; needs integers"),
+        (torch.zeros(3, 2), "dtype torch.float32; needs torch.int32, torch.int64"),
+        (torch.zeros(3, 2).to(torch.uint8), "dtype torch.uint8; needs torch.int32, torch.int64"),
+        (torch.zeros(3, 2).to(torch.int16), "dtype torch.int16; needs torch.int32, torch.int64"),
     ],
 )
 def test_contexts_that_do_not_fit_are_refused(contexts: torch.Tensor, message: str) -> None:
@@ -203,8 +205,9 @@ def test_no_source_no_width_and_no_window_are_refused(
     ("returned", "message"),
     [
         (torch.zeros(2, 3), r"sources\[1\] has shape \[2, 3\] and dtype torch.float32"),
-        (torch.zeros(2).int(), r"has shape \[2\] .*needs integers \[2, n\]"),
-        (torch.zeros(3, 3).int(), r"has shape \[3, 3\] .*needs integers \[2, n\]"),
+        (torch.zeros(2).int(), r"has shape \[2\] .*needs torch.int32, torch.int64 \[2, n\]"),
+        (torch.zeros(2, 3).to(torch.uint8), "dtype torch.uint8; needs torch.int32, torch.int64"),
+        (torch.zeros(3, 3).int(), r"has shape \[3, 3\] .*torch.int64 \[2, n\]"),
     ],
 )
 def test_a_source_that_returns_no_tokens_is_named(returned: torch.Tensor, message: str) -> None:

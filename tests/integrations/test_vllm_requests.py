@@ -71,6 +71,14 @@ def test_seeds_are_made_once_for_each_step_and_follow_the_batch() -> None:
     assert torch.equal(requests.seeds(device), first[[4, 1]])
 
 
+def test_a_step_that_drafts_nothing_leaves_no_slots() -> None:
+    """As when vLLM skips its drafter because the texts are too long for it."""
+    running = Running(2, 10)
+    running.step(1)
+    running.requests.drafts = []
+    assert running.requests.take_slots() == [-1, -1]
+
+
 def test_a_request_that_was_preempted_has_lost_its_drafts() -> None:
     """Also where it is resumed in the next step, as when the prefix cache is reset."""
     running = Running(4, 10)

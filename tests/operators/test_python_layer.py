@@ -226,3 +226,11 @@ def test_eager_calls_of_other_forms_do_not_compile_a_caller_again(cpu_or_cuda: s
         rdk_cuda.draft(logits, affinity, seeds=0, positions=3, **form)
         drafted(logits)
     assert counter.frame_count == 1
+
+
+def test_a_negative_top_k_of_64_bits_leaves_no_distribution() -> None:
+    affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary.identity(4))
+    for top_k, drawn in ((-1, False), (-(2**40), False), (0, True), (2**40, True)):
+        limits = {"top_k": torch.tensor([top_k])}
+        draft = rdk_cuda.draft(torch.zeros(1, 4), affinity, 1.0, seeds=0, positions=0, **limits)
+        assert (int(draft.tokens.flatten()[0]) >= 0) == drawn

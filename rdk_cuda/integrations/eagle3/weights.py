@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch import Tensor
@@ -27,7 +28,8 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     for file, name, read in _entries(folder):
         if name in tensors:
             raise CheckpointError(f"{file}: has a second {name}")
-        tensors[name] = read()
+        with _blamed():
+            tensors[name] = read()
     return tensors
 
 
@@ -41,11 +43,17 @@ def weight_files(folder: Path) -> list[Path]:
 
 def _entries(folder: Path) -> Iterator[tuple[Path, str, Callable[[], Tensor]]]:
     for file in weight_files(folder):
-        try:
+        with _blamed():
             for name, _, read in entries(file):
                 own = name.removeprefix("model.")
                 if own.startswith("midlayer."):
                     own = "layers.0." + own[len("midlayer.") :]
                 yield file, own, read
-        except TokenMapError as error:
-            raise CheckpointError(f"{error}; needs a file of plain tensors") from error
+
+
+@contextmanager
+def _blamed() -> Iterator[None]:
+    try:
+        yield
+    except TokenMapError as error:
+        raise CheckpointError(f"{error}; needs a file of plain tensors") from error

@@ -106,11 +106,18 @@ def _of_safetensors(path: Path) -> Iterator[_Entry]:
     try:
         with opened_tensors(path) as file:
             for name in file.keys():  # noqa: SIM118  it is no mapping
-                yield name, file.get_slice(name).get_shape(), partial(file.get_tensor, name)
+                yield name, file.get_slice(name).get_shape(), partial(_read, path, file, name)
     except safetensors.SafetensorError as error:
         raise TokenMapError(
             f"{path}: is not a complete safetensors file ({error}); copy it anew"
         ) from error
+
+
+def _read(path: Path, file: Any, name: str) -> Any:
+    try:
+        return file.get_tensor(name)
+    except Exception as error:  # of a dtype that torch lacks
+        raise TokenMapError(f"{path}: {name} cannot be read ({error})") from error
 
 
 def _of_state_dict(path: Path, content: Any) -> Iterator[_Entry]:
@@ -124,7 +131,8 @@ def _of_state_dict(path: Path, content: Any) -> Iterator[_Entry]:
     size = path.stat().st_size
     plain = all(t.layout == torch.strided and not t.is_meta for t in tensors.values())
     # Twice, since a head may be tied to the embeddings.
-    if not plain or sum(tensor.nbytes for tensor in tensors.values()) > 2 * size:
+    # Not nbytes, which goes round at 2^63.
+    if not plain or sum(t.numel() * t.element_size() for t in tensors.values()) > 2 * size:
         raise TokenMapError(
             f"{path}: has {size} bytes, and tensors that are not there; needs whole tensors"
         )

@@ -191,6 +191,25 @@ def test_a_tensor_that_is_longer_than_its_bytes_is_refused(folder: Path, name: s
         assert_refused(folder, "needs whole tensors")
 
 
+def test_a_tensor_whose_bytes_are_more_than_an_integer_counts_is_refused(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    tensors["embed_tokens.weight"] = torch.zeros(1).as_strided((2**62,), (0,))
+    torch.save(tensors, folder / "pytorch_model.bin")
+    assert_refused(folder, "needs whole tensors")
+
+
+def test_a_dtype_that_torch_lacks_is_refused(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header, end = json.loads(content[8 : 8 + size]), len(content) - 8 - size
+    header["more"] = {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [end, end + 3]}
+    text = json.dumps(header).encode()
+    content = len(text).to_bytes(8, "little") + text + content[8 + size :] + bytes(3)
+    (folder / "model.safetensors").write_bytes(content)
+    assert_refused(folder, "more cannot be read")
+
+
 def without_the_bias(folder: Path) -> None:
     tensors = torch.load(folder / "pytorch_model.bin", weights_only=True)
     del tensors["fc.bias"]
