@@ -142,6 +142,14 @@ RDK_DEVICE void load_tree(const VerifyTreeParams& params, int64_t index, TreeSeq
 template <typename T>
 using TreeJudge = Judge<T, AnyDtype, Cut, VerifyTreeLaunch, TreeSequence>;
 
+// Looked up where they are needed, which keeps fewer registers alive from step to step.
+template <typename T>
+RDK_DEVICE RowLimits<Cut> limits_of(const TreeJudge<T>& judge) {
+  const VerifyTreeParams& params = judge.launch.params;
+  return {params.sequences.truncation, judge.sequence.index, static_cast<int>(params.target.size),
+          judge.sequence.target_temperature};
+}
+
 // By the block: the sums of the row that judges a step, and of the drafted one.
 template <typename T>
 RDK_DEVICE void sum_step(const TreeJudge<T>& judge, int step, const Cut& cut) {
@@ -159,8 +167,9 @@ constexpr int kAcceptedNode = -4;
 // By the block: how many nodes are accepted in all once the drawn one that follows, or all of them,
 // are judged. The first warp knows the token behind them, below 0 if there is none.
 template <typename T>
-RDK_DEVICE int judge_by_token(const TreeJudge<T>& judge, const RowLimits<Cut>& limits, int* token) {
+RDK_DEVICE int judge_by_token(const TreeJudge<T>& judge, int* token) {
   __shared__ Position position;
+  const RowLimits<Cut> limits = limits_of(judge);
   const int step = judge.sequence.depth;
   Cut cut = limits.before();
   sum_step(judge, step, cut);
@@ -176,16 +185,16 @@ RDK_DEVICE int judge_by_token(const TreeJudge<T>& judge, const RowLimits<Cut>& l
 }
 
 template <typename T>
-RDK_DEVICE int judge_by_block(const TreeJudge<T>& judge, const RowLimits<Cut>& limits, int* token) {
+RDK_DEVICE int judge_by_block(const TreeJudge<T>& judge, int* token) {
   __shared__ Position positions[kWarps];
   __shared__ int decided[kWarps];
   int longest = -1;
 #pragma unroll 1
   for (int step = judge.sequence.depth; longest < 0; ++step) {
-    sum_step(judge, step, limits.before());
-    longest = weigh_prefixes(judge, step, step, limits, positions);
+    sum_step(judge, step, limits_of(judge).before());
+    longest = weigh_prefixes(judge, step, step, limits_of(judge), positions);
   }
-  return accept_prefix(judge, longest, limits, positions, decided, token);
+  return accept_prefix(judge, longest, limits_of(judge), positions, decided, token);
 }
 
 // By the first warp: puts out what was judged, and takes the walk to a fixed child that has the
@@ -226,12 +235,10 @@ RDK_DEVICE void walk_drawn(const VerifyTreeLaunch& launch, unsigned char* shared
   if (warp_index() == 0) load_tree(params, blockIdx.x, &sequence);
   clear(params, blockIdx.x);
   __syncthreads();
-  const RowLimits<Cut> limits(params.sequences.truncation, sequence.index,
-                              static_cast<int>(params.target.size), sequence.target_temperature);
-  if (!usable_temperature(sequence.target_temperature) || !limits.usable()) return;
   const TreeJudge<T> judge{
       launch, sequence, chunks_in(params.draft.draft_size) + chunks_in(params.draft.dynamic_size),
       shared};
+  if (!usable_temperature(sequence.target_temperature) || !limits_of(judge).usable()) return;
 #pragma unroll 1
   do {
     if (warp_index() == 0) follow_drawn(params, R::kByBlock, &sequence);
@@ -239,9 +246,9 @@ RDK_DEVICE void walk_drawn(const VerifyTreeLaunch& launch, unsigned char* shared
     int token = -1;
     int accepted;
     if constexpr (R::kByBlock) {
-      accepted = judge_by_block(judge, limits, &token);
+      accepted = judge_by_block(judge, &token);
     } else {
-      accepted = judge_by_token(judge, limits, &token);
+      accepted = judge_by_token(judge, &token);
     }
     __syncthreads();
     if (warp_index() == 0) {
