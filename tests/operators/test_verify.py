@@ -126,6 +126,18 @@ def test_a_greedy_target_returns_what_greedy_decoding_returns(
         assert (tokens[b, accepted + 1 :] == -1).all()
 
 
+@EITHER_METHOD
+def test_a_greedy_tie_goes_to_the_lower_column_of_a_lane_a_chunk_and_a_row(method: int) -> None:
+    columns = [(0, 1), (5, 37), (31, 32), (64, 992), (5, 1023), (1023, 1024), (9, 2499)]
+    affinity = generators.affinity("identity", 2500)
+    batch = generators.batch(affinity, [0] * len(columns), target_temperature=0.0)
+    logits = batch.target_logits.clone()
+    for row, tied in enumerate(columns):
+        logits[row, list(tied)] = 50.0
+    tokens, _ = verified(batch.replace(target_logits=logits, method=method))
+    assert tokens[:, 0].tolist() == [first for first, _ in columns]
+
+
 @pytest.mark.parametrize("target_temperature", [1.0, 0.0])
 @EITHER_METHOD
 def test_a_one_hot_draft(method: int, target_temperature: float) -> None:
