@@ -213,10 +213,10 @@ class ScreenedTokens:
         }
         for name, (tensor, dtype, shape) in needs.items():
             if tensor is not None:
-                check_tensor(f"ScreenedTokens: {name}", tensor, dtype, *shape)
-                check_entries(
-                    f"ScreenedTokens: {name}", tensor, tensor.isfinite(), "finite numbers"
-                )
+                own = f"ScreenedTokens: {name}"
+                check_tensor(own, tensor, dtype, *shape)
+                if dtype.is_floating_point:
+                    check_entries(own, tensor, tensor.isfinite(), "finite numbers")
         if not 1 <= rank <= directions <= _MOST_RANK or hidden_size < 1:
             raise ValueError(
                 f"ScreenedTokens: left has shape {list(left.shape)}, right {list(right.shape)}; "

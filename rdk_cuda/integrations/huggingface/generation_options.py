@@ -47,7 +47,7 @@ _STATEFUL = {
     "UnbatchedClassifierFreeGuidanceLogitsProcessor",
 }
 
-# What the library itself puts there.
+# The library itself puts these there.
 _MODEL_ARGUMENTS = {
     "attention_mask",
     "logits_to_keep",

@@ -37,7 +37,7 @@ from ...decoding.loop import Hooks
 
 
 class PaddedBatch:
-    """What became of the rows of `input_ids`; its methods are the hooks of `generate`.
+    """Hold what became of the rows of `input_ids`; its methods are the hooks of `generate`.
 
     Args:
         input_ids: `[B, W]`, padded on the left.

@@ -210,7 +210,7 @@ class SlotCache:
         }
 
     def _visible(self, real: Tensor) -> Tensor:
-        """What each query sees with full attention, `[B, W, slots + W]`.
+        """Say what each query sees with full attention, `[B, W, slots + W]`.
 
         A padding query sees itself and nothing else. Were its row masked altogether, its softmax
         could be NaN, and NaN times a weight of 0 would reach the sequences' own queries.

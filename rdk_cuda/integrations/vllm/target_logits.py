@@ -175,13 +175,12 @@ def _masks(sampling: Any, rows: LogitRows) -> list[Any]:
         longest = max(len(word) for own in words.values() for word in own)
         ends = {b: sampling.output_token_ids[b][-longest:] for b in words}
         drafted = sampling.spec_token_ids or {b: [] for b in words}
-        before = {(b, j): [*ends[b], *drafted[b][:j]] for _, b, j in rows.places(words)}
-        found = [
-            (row, word[-1], -torch.inf)
-            for row, b, j in rows.places(words)
-            for word in words[b]
-            if before[b, j][max(0, len(before[b, j]) - len(word) + 1) :] == word[:-1]
-        ]
+        found: list[tuple[int, int, float]] = []
+        for row, b, j in rows.places(words):
+            before = [*ends[b], *drafted[b][:j]]
+            for *begin, end in words[b]:
+                if before[max(0, len(before) - len(begin)) :] == begin:
+                    found.append((row, end, -torch.inf))
         steps.append(lambda logits: _added(logits, found))
     return steps
 

@@ -156,13 +156,14 @@ def _put_back(
     either method, and what replaces it comes from the residual. The row after it is never read.
     One that is not masked was cut for another reason, and stays none: -1.
     """
-    more, rows, kept, last = dict(zip(forbidden, range(len(own)), strict=True)), [], [], -1
+    more = {b: place for place, b in enumerate(forbidden)}
+    rows, kept, bonus, last = [], [], [], -1
     for b, (count, end) in enumerate(zip(counts, accumulate(counts), strict=True)):
         last += count + 1
+        bonus.append(last)
         rows += [*range(last - count, last + 1), *[last] * (b in more)]
         kept += [*range(end - count, end), *([len(drafts) + more[b]] if b in more else [])]
-    ends = [count + b for b, count in enumerate(accumulate(counts))]
-    at = upload(np.array([ends[b] for b in forbidden]), logits.device)
+    at = upload(np.array([bonus[b] for b in forbidden]), logits.device)
     cut = torch.stack(own).int()
     cut = cut.where(logits[at].gather(1, cut[:, None].long())[:, 0] == -torch.inf, -1)
     return (
