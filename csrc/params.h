@@ -291,6 +291,37 @@ struct GatherLogitsParams {
   int64_t hidden_size;
 };
 
+// What lies outside of a tensor is not there: contexts of a slot outside [0, slots) are empty.
+struct NameTokensParams {
+  TokenIds contexts;
+  int64_t context_stride;  // between its rows
+  int64_t slots;           // S
+  int64_t longest;         // L
+  TokenIds lengths;        // null: all rows of contexts are whole
+  TokenIds slot_ids;       // null: row b has slot b
+  TokenIds decided;        // of each row; null: nothing
+  int64_t decided_size;
+  const int64_t* drafts;  // by slot; null: nothing
+  int64_t draft_slots;
+  int64_t places;  // K
+  int64_t place;   // how many of them there are
+  TokenIds place_id;
+  const bool* pruned;  // null: every token may be named
+  int64_t target_size;
+  const int32_t* offsets;  // of the successors of each token; null: there are none
+  const int32_t* successors;
+  int64_t entries;
+  int64_t recent;
+  int64_t window;
+  int64_t width;
+  int32_t* tokens;
+  int64_t rows;
+
+  RDK_HOST_DEVICE bool may_name(int64_t id) const {
+    return id >= 0 && id < target_size && (pruned == nullptr || pruned[id]);
+  }
+};
+
 struct StepKeysParams {
   const int64_t* seeds;
   const int64_t* positions;

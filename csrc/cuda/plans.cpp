@@ -1,5 +1,6 @@
 // How every operator is launched on a GPU.
 
+#include "../common/named_tokens.h"
 #include "workspace.h"
 
 namespace rdk {
@@ -311,6 +312,25 @@ void plan(const Machine& machine, OverlapBackwardLaunch* launch) {
 }
 
 void place(void*, OverlapBackwardLaunch*) {}  // needs none
+
+// A warp for each row, whose table is as large as the names that it may have to hold.
+void plan(const Machine&, NameTokensLaunch* launch) {
+  const NameTokensParams& params = launch->params;
+  launch->bits = table_bits(params.width);
+  place(nullptr, launch);
+  launch->shape.blocks = params.width > 0 ? params.rows : 0;
+  launch->shape.threads = NameTokensLaunch::kThreads;
+  launch->shape.shared_bytes =
+      launch->shape.workspace_bytes > 0 ? 0 : (int64_t{1} << launch->bits) * 4;
+  launch->shape.allowed_bytes = 0;
+}
+
+void place(void* workspace, NameTokensLaunch* launch) {
+  const bool shared = launch->bits <= NameTokensLaunch::kMostSharedBits;
+  WorkspaceParts parts(workspace);
+  launch->tables = parts.take<int32_t>(shared ? 0 : launch->params.rows << launch->bits);
+  launch->shape.workspace_bytes = parts.bytes();
+}
 
 // A thread for each seed.
 void plan(const Machine&, StepKeysLaunch* launch) {
