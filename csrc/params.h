@@ -291,24 +291,24 @@ struct GatherLogitsParams {
   int64_t hidden_size;
 };
 
-// What lies outside of a tensor is not there: contexts of a slot outside [0, slots) are empty.
+// A row's text, and what it names (docs/design.md, "Name tokens").
 struct NameTokensParams {
-  TokenIds contexts;
-  int64_t context_stride;  // between its rows
-  int64_t slots;           // S
-  int64_t longest;         // L
-  TokenIds lengths;        // null: all rows of contexts are whole
-  TokenIds slot_ids;       // null: row b has slot b
-  TokenIds decided;        // of each row; null: nothing
+  TokenIds contexts;  // [slots, longest]
+  int64_t context_stride;
+  int64_t slots;
+  int64_t longest;
+  TokenIds lengths;   // null: rows are whole
+  TokenIds slot_ids;  // null: row b has slot b
+  TokenIds decided;   // [rows, decided_size]
   int64_t decided_size;
-  const int64_t* drafts;  // by slot; null: nothing
+  const int64_t* drafts;  // [draft_slots, places]
   int64_t draft_slots;
-  int64_t places;  // K
-  int64_t place;   // how many of them there are
-  TokenIds place_id;
+  int64_t places;
+  int64_t place;
+  TokenIds place_id;   // null: place
   const bool* pruned;  // null: every token may be named
   int64_t target_size;
-  const int32_t* offsets;  // of the successors of each token; null: there are none
+  const int32_t* offsets;  // null: no token has successors
   const int32_t* successors;
   int64_t entries;
   int64_t recent;

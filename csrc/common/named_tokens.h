@@ -6,31 +6,32 @@
 
 namespace rdk {
 
-// The ids before a row's next token, the newest first: what its step has drafted, what it has
-// decided, and the contexts before that.
+RDK_HOST_DEVICE int64_t within(int64_t count, int64_t most) {
+  return count < 0 ? 0 : count < most ? count : most;
+}
+
+// The ids before a row's next token, the newest first: drafts, what is decided, contexts.
 struct NewestFirst {
   const NameTokensParams& params;
   int64_t row;
-  int64_t decided;
   int64_t slot;
-  int64_t drafted;
-  int64_t known;
+  int64_t drafted = 0;
+  int64_t decided = 0;
+  int64_t known = 0;
 
-  RDK_HOST_DEVICE NewestFirst(const NameTokensParams& given, int64_t of_row, int64_t of_decided)
-      : params(given), row(of_row), decided(of_decided), slot(of_row), drafted(0), known(0) {
+  RDK_HOST_DEVICE NewestFirst(const NameTokensParams& given, int64_t of_row)
+      : params(given), row(of_row), slot(of_row) {
     if (params.slot_ids.data != nullptr) slot = params.slot_ids[row];
-    if (params.drafts != nullptr && slot >= 0 && slot < params.draft_slots) {
+    if (slot >= 0 && slot < params.draft_slots) {
       const bool on_device = params.place_id.data != nullptr;
       drafted = within(on_device ? params.place_id[0] : params.place, params.places);
     }
+    const int64_t first = row * params.decided_size;
+    while (decided < params.decided_size && params.decided[first + decided] >= 0) ++decided;
     if (slot >= 0 && slot < params.slots) {
       const bool whole = params.lengths.data == nullptr;
       known = within(whole ? params.longest : params.lengths[slot], params.longest);
     }
-  }
-
-  RDK_HOST_DEVICE static int64_t within(int64_t count, int64_t most) {
-    return count < 0 ? 0 : count < most ? count : most;
   }
   RDK_HOST_DEVICE int64_t count() const { return drafted + decided + known; }
   RDK_HOST_DEVICE int64_t operator[](int64_t back) const {
@@ -48,18 +49,18 @@ struct NewestFirst {
   }
 };
 
-// The successors of a token.
+// Those of a text's last token.
 struct Successors {
   const int32_t* tokens;
-  int64_t count;
+  int64_t count = 0;
 
-  RDK_HOST_DEVICE Successors(const NameTokensParams& params, int64_t last)
-      : tokens(params.successors), count(0) {
+  RDK_HOST_DEVICE Successors(const NameTokensParams& params, const NewestFirst& text)
+      : tokens(params.successors) {
+    const int64_t last = text.count() > 0 ? text[0] : -1;
     if (params.offsets == nullptr || last < 0 || last >= params.target_size) return;
-    const int64_t begin = NewestFirst::within(params.offsets[last], params.entries);
-    const int64_t end = NewestFirst::within(params.offsets[last + 1], params.entries);
+    const int64_t begin = within(params.offsets[last], params.entries);
     tokens += begin;
-    count = end - begin;
+    count = within(params.offsets[last + 1], params.entries) - begin;
   }
 };
 

@@ -11,12 +11,8 @@ namespace rdk::cpu {
 namespace {
 
 void name_row(const NameTokensParams& params, int64_t row, const TokenTable& named) {
-  int64_t decided = 0;
-  while (decided < params.decided_size &&
-         params.decided[row * params.decided_size + decided] >= 0) {
-    ++decided;
-  }
-  const NewestFirst text(params, row, decided);
+  const NewestFirst text(params, row);
+  const Successors following(params, text);
   std::fill_n(named.places, named.size(), -1);
   int32_t* const tokens = params.tokens + row * params.width;
   int64_t count = 0;
@@ -27,12 +23,10 @@ void name_row(const NameTokensParams& params, int64_t row, const TokenTable& nam
     if (place >= 0) return;
     place = tokens[count++] = token;
   };
-  const int64_t last = text.count() > 0 ? text[0] : -1;
   const int64_t recent = std::min(params.recent, params.width);
   for (int64_t k = 0; k < std::min(text.count(), params.window) && count < recent; ++k) {
     name(text[k]);
   }
-  const Successors following(params, last);
   for (int64_t k = 0; k < following.count && count < params.width; ++k) name(following.tokens[k]);
   std::fill(tokens + count, tokens + params.width, -1);
 }

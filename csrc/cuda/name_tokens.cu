@@ -39,18 +39,6 @@ RDK_DEVICE void name(int32_t token, int most, Named* named) {
   __syncwarp(kAllLanes);
 }
 
-// How many of the row's tokens are decided: those before the first negative id.
-RDK_DEVICE int64_t decided_of(const NameTokensParams& params, int64_t row) {
-  for (int64_t begin = 0; begin < params.decided_size; begin += kWarp) {
-    const int64_t at = begin + lane_index();
-    const bool none =
-        at >= params.decided_size || params.decided[row * params.decided_size + at] < 0;
-    const unsigned end = __ballot_sync(kAllLanes, none);
-    if (end != 0) return begin + __ffs(static_cast<int>(end)) - 1;
-  }
-  return params.decided_size;
-}
-
 __global__ void __launch_bounds__(NameTokensLaunch::kThreads)
     name_tokens_kernel(const NameTokensLaunch launch) {
   RDK_DYNAMIC_SHARED(shared);
@@ -61,8 +49,8 @@ __global__ void __launch_bounds__(NameTokensLaunch::kThreads)
                                                    : reinterpret_cast<int32_t*>(shared);
   Named named{{places, launch.bits}, params.tokens + row * params.width, 0};
   for (uint32_t i = lane_index(); i < named.table.size(); i += kWarp) places[i] = -1;
-  const NewestFirst text(params, row, decided_of(params, row));
-  const Successors following(params, text.count() > 0 ? text[0] : -1);
+  const NewestFirst text(params, row);
+  const Successors following(params, text);
   __syncwarp(kAllLanes);
   const int width = static_cast<int>(params.width);
 #pragma unroll 1

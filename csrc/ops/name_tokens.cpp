@@ -7,15 +7,13 @@ namespace rdk::ops {
 Tensor name_tokens(Given contexts, Maybe pruned, Maybe successor_offsets, Maybe successors,
                    int64_t recent, int64_t window, int64_t width, Maybe decided, Maybe drafts,
                    int64_t place, Maybe lengths, Maybe slots, Maybe place_id) {
-  constexpr ScalarType kInt = ScalarType::Int;
   const Checks checks("name_tokens", "contexts", contexts);
   NameTokensParams params{};
   checks.dimensions("contexts", contexts, 2, "[S, L], the newest id last");
-  checks.dtype("contexts", contexts, {ScalarType::Long, kInt});
-  const Rows rows = checks.rows("contexts", contexts);
+  checks.dtype("contexts", contexts, {ScalarType::Long, ScalarType::Int});
   params.contexts = token_ids(contexts);
-  params.context_stride = rows.inner_stride;
-  params.slots = contexts.size(0);
+  params.context_stride = checks.rows("contexts", contexts).inner_stride;
+  params.slots = params.rows = contexts.size(0);
   params.longest = contexts.size(1);
   params.recent = longest(checks, "recent", recent);
   params.window = longest(checks, "window", window);
@@ -25,21 +23,20 @@ Tensor name_tokens(Given contexts, Maybe pruned, Maybe successor_offsets, Maybe 
   }
   params.width = width;
 
+  const char* const size_of = pruned ? "pruned" : "successor_offsets";
   params.target_size = int64_t{1} << 31;  // every id that fits the result
-  if (pruned) {
-    checks.dimensions("pruned", *pruned, 1, "[V_t]");
-    params.target_size = pruned->size(0);
-  }
+  if (pruned) checks.dimensions("pruned", *pruned, 1, "[V_t]");
   checks.together("successor_offsets", successor_offsets, "successors", successors);
   if (successors) {
     checks.dimensions("successor_offsets", *successor_offsets, 1, "[V_t + 1]");
     checks.dimensions("successors", *successors, 1, "[nnz]");
-    if (!pruned) params.target_size = successor_offsets->size(0) - 1;
     params.entries = successors->size(0);
+    params.target_size = successor_offsets->size(0) - 1;
   }
+  if (pruned) params.target_size = pruned->size(0);
   if (params.target_size < 1) {
-    checks.refuse(pruned ? "pruned" : "successor_offsets",
-                  "is of " + std::to_string(params.target_size) + " tokens", "V_t at least 1");
+    checks.refuse(size_of, "is of " + std::to_string(params.target_size) + " tokens",
+                  "V_t at least 1");
   }
   if (pruned) {
     checks.plain("pruned", *pruned, ScalarType::Bool, {params.target_size}, "[V_t]");
@@ -49,19 +46,17 @@ Tensor name_tokens(Given contexts, Maybe pruned, Maybe successor_offsets, Maybe 
                                         {params.target_size + 1}, "[V_t + 1]");
   params.successors = checks.data<int32_t>("successors", successors, {params.entries}, "[nnz]");
 
-  const char* const each = "[B], one for each row of the result";
-  params.rows = params.slots;
   if (slots) {
     checks.dimensions("slots", *slots, 1, "[B]");
     params.rows = slots->size(0);
-    params.slot_ids = checks.integers("slots", *slots, {params.rows}, each);
+    params.slot_ids = checks.integers("slots", *slots, {params.rows}, "[B]");
   }
   if (decided) {
     checks.dimensions("decided", *decided, 2, "[B, n]");
     if (!slots) params.rows = decided->size(0);
     params.decided_size = decided->size(1);
     params.decided = checks.integers("decided", *decided, {params.rows, params.decided_size},
-                                     "[B, n], a row for each of the result");
+                                     "[B, n], a row for each of slots");
   }
   if (drafts) {
     checks.dimensions("drafts", *drafts, 2, "[M, K]");

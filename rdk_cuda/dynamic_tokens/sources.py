@@ -155,9 +155,8 @@ class RecentTokens:
 
         Reads nothing back from the device of the tokens.
         """
-        device = tokens.device
-        recent = named("RecentTokens", contexts, None, None, recent=self, device=device)
-        recent, tokens = recent.to(device).long().sort(1).values, tokens.long()
+        recent = named("RecentTokens", contexts, None, None, recent=self).to(tokens.device)
+        recent, tokens = recent.long().sort(1).values, tokens.long()
         place = torch.searchsorted(recent, tokens).clamp_(max=recent.shape[1] - 1)
         return (recent.gather(1, place) == tokens) & (tokens >= 0)
 
@@ -223,19 +222,18 @@ class CombinedTokens:
 
     def _at_once(self) -> tuple[Any, Any] | None:
         """Recent tokens and a table, where these are all: one call of the operator names both."""
-        recent, table = [*self.sources, None][:2]
-        if type(recent) is not RecentTokens or len(self.sources) > 2:
+        parts: tuple[Any, ...] = (*self.sources, None)
+        recent, table, allowed = parts[0], parts[1], self.allowed
+        if type(recent) is not RecentTokens or len(parts) > 3:
             return None
-        if recent.vocabulary is not self.vocabulary and recent.vocabulary != self.vocabulary:
+        if recent.vocabulary is not self.vocabulary or recent.allowed.device != allowed.device:
             return None
-        tensors = (recent.allowed, self.allowed)
         if table is not None:
-            if type(table) is not getattr(table, "table_type", None):
+            of = getattr(table, "offsets", allowed)
+            is_table = type(table) is getattr(table, "table_type", None)
+            if not is_table or len(of) != len(allowed) + 1 or of.device != allowed.device:
                 return None
-            if len(table.offsets) != len(self.allowed) + 1:
-                return None
-            tensors = (*tensors, table.offsets)
-        return (recent, table) if len({tensor.device for tensor in tensors}) == 1 else None
+        return recent, table
 
 
 def named(
@@ -245,7 +243,6 @@ def named(
     allowed: Tensor | None,
     recent: RecentTokens | None = None,
     table: Any = None,
-    device: torch.device | None = None,
 ) -> Tensor:
     """Name the first `width` distinct tokens that are recent or follow the last one, `[B, width]`.
 
@@ -255,7 +252,6 @@ def named(
         allowed: `[V_t]` bool; None: every token.
         recent: its own `width` limits it where a table follows.
         table: a `SuccessorTable`.
-        device: of contexts that are lists; None: that of the others.
     """
     window = 1 if recent is None else recent.window
     if isinstance(contexts, Tensor):
@@ -264,9 +260,7 @@ def named(
     elif isinstance(contexts, KeptContexts):
         kept = contexts
     else:
-        device = (
-            (table.offsets if allowed is None else allowed).device if device is None else device
-        )
+        device = (table.offsets if recent is None else recent.allowed).device
         ends = [context[-window:] for context in contexts]
         longest = max(map(len, ends), default=0)
         padded = [[*[-1] * (longest - len(ids)), *ids] for ids in ends]
@@ -310,7 +304,7 @@ def distinct_tokens(candidates: Tensor, allowed: Tensor, width: int) -> Tensor:
     """
     *leading, count = candidates.shape
     newest_last = candidates.flip(-1).reshape(math.prod(leading), count)
-    found = operators.name_tokens(newest_last, allowed, None, None, width, count, width)
+    found: Tensor = operators.name_tokens(newest_last, allowed, None, None, width, count, width)
     return found.view(*leading, width)
 
 
