@@ -40,9 +40,12 @@ ENDS: list[dict[str, Any]] = [  # of greedy requests, most inside of a block of 
     {"stop_token_ids": OFTEN, "min_tokens": 5},
     {"logit_bias": {TOKENIZER.eos_token_id: 9.0}},
     {"logit_bias": {TOKENIZER.eos_token_id: 9.0}, "ignore_eos": True},
-    {"logprob_token_ids": OFTEN[:4]},
-    {"logprob_token_ids": OFTEN[:2], "repetition_penalty": 1.1},
 ]
+if not V2:  # which leaves these out of steps with drafts
+    ENDS += [
+        {"logprob_token_ids": OFTEN[:4]},
+        {"logprob_token_ids": OFTEN[:2], "repetition_penalty": 1.1},
+    ]
 
 
 class Parser(BaseThinkingReasoningParser):
@@ -55,11 +58,11 @@ class Parser(BaseThinkingReasoningParser):
 
 
 ReasoningParserManager.register_module("one-token", module=Parser)
-# Model runner V2 gives the logits of drafts no adapters.
+# Model runner V2 gives the logits of drafts no adapters, and torch compiles for no interpreter.
 LORA = {} if V2 else {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
 TURNED_ON: dict[str, Any] = LORA | {
     "enable_prefix_caching": False,
-    "enforce_eager": False,
+    "enforce_eager": V2,
     "reasoning_parser": "one-token",
     "max_num_seqs": 64,
 }
