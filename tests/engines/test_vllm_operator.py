@@ -116,6 +116,25 @@ def plain(adapters: list[Any]) -> Said:
     return said
 
 
+def accepted(engine: Engine) -> list[float]:
+    """Drafts of a step, greedily, with repetition penalties of 1 and more."""
+    params = [
+        SamplingParams(temperature=0, max_tokens=48, repetition_penalty=own)
+        for own in (1.0, 1.1, 1.3)
+    ]
+    return [engine.drafted(PROMPTS[:24], own)[1] for own in params]
+
+
+@pytest.fixture(scope="module")
+def accepted_by_vllm(plain: Said, drafters: Path) -> list[float]:
+    if V2:
+        return []
+    engine = Engine(drafters / "model", **TURNED_ON)
+    found = accepted(engine)
+    engine.close()
+    return found
+
+
 @pytest.fixture(scope="module")
 def asleep() -> list[str]:
     """What was made in memory that vLLM takes away when it sleeps."""
@@ -123,7 +142,7 @@ def asleep() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def engine(plain: Said, drafters: Path, asleep: list[str]) -> Iterator[Engine]:
+def engine(accepted_by_vllm: Any, drafters: Path, asleep: list[str]) -> Iterator[Engine]:
     from vllm.v1.worker.gpu_worker import Worker
 
     pools: list[str] = []
@@ -153,6 +172,25 @@ def test_what_is_drafted_from_stays_where_it_is_while_vllm_sleeps(
     assert asleep == ["never"]
 
 
+def test_requests_that_are_kept_while_vllm_sleeps_go_on(engine: Engine) -> None:
+    """A worker on a CPU ignores it, but the scheduler has them read again."""
+    prompts, params = PROMPTS[:4], SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    expected, before = engine.tokens(prompts, params), engine.metric("num_preemptions")
+    llm = engine.llm.llm_engine
+    for name, prompt in enumerate(prompts):
+        llm.add_request(str(name), {"prompt_token_ids": prompt}, params)
+    said: dict[str, list[int]] = {}
+    for _ in range(3):
+        for _ in range(3):
+            said |= {out.request_id: list(out.outputs[0].token_ids) for out in llm.step()}
+        llm.engine_core.sleep(1, "keep")
+        llm.engine_core.wake_up()
+    while llm.has_unfinished_requests():
+        said |= {out.request_id: list(out.outputs[0].token_ids) for out in llm.step()}
+    assert engine.metric("num_preemptions") - before >= len(prompts)
+    assert [said[str(name)] for name in range(len(prompts))] == expected
+
+
 def test_texts_end_as_in_plain_vllm(plain: Said, engine: Engine, adapters: list[Any]) -> None:
     said = Said(engine, adapters)
     assert said.ends == plain.ends
@@ -178,3 +216,14 @@ def test_a_grammar_begins_where_thinking_ends_among_drafts(engine: Engine) -> No
     for temperature, right in ((1.0, True), (1.3, False)):  # the second is a control
         joint = Joint(THINKS, 4, temperature, allowed=lambda text: words.after(text, end))
         assert (joint.p_value(drawn) > FALSE_ALARM) == right
+
+
+@pytest.mark.skipif(V2, reason="its kernels are interpreted, and what it drafts is the same")
+def test_penalties_cost_as_many_drafts_as_in_vllm(
+    engine: Engine, accepted_by_vllm: list[float]
+) -> None:
+    """Neither draft has them. The last test: it changes the drafter."""
+    engine.use(None)
+    found = accepted(engine)
+    assert found == pytest.approx(accepted_by_vllm, rel=0.01)
+    assert found[0] > found[1] > found[2]
