@@ -18,7 +18,7 @@ from .interpreter import V2, interpret
 _ALL = {path.name for path in Path(__file__).parent.glob("test_*.py")}
 _WITH_V2 = {
     f"test_vllm_{name}.py"
-    for name in ("calls", "operator", "runner_v2", "tokenizers", "traffic", "worker")
+    for name in ("calls", "operator", "preemption", "runner_v2", "tokenizers", "traffic", "worker")
 }
 
 if find_spec("vllm") is None:

@@ -10,8 +10,10 @@ import pytest
 from vllm import SamplingParams
 
 from .engine import WORKER, Engine
+from .interpreter import V2
 from .jobs import PROMPTS
 
+pytestmark = [pytest.mark.night] * V2  # it takes long there
 PREEMPTIONS = "num_preemptions"
 
 
