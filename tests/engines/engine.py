@@ -88,10 +88,12 @@ class Engine:
         """The method of `rdk_cuda.verify`; it was started with "token"."""
         self.worker.model_runner.sampler.method = method
 
-    def generate(self, prompts: Sequence[Sequence[int]], params: Any) -> list[Any]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: Any, adapters: Any = None
+    ) -> list[Any]:
         """vLLM's outputs, in the order of the prompts; `params` for all or one for each."""
         given = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        outputs: list[Any] = self.llm.generate(given, params, use_tqdm=False)
+        outputs: list[Any] = self.llm.generate(given, params, use_tqdm=False, lora_request=adapters)
         return outputs
 
     def tokens(self, prompts: Sequence[Sequence[int]], params: Any) -> list[list[int]]:

@@ -35,6 +35,7 @@ v1.worker.worker_base
     WorkerBase: rank
 v1.worker.gpu_worker
     Worker: model_runner use_v2_model_runner
+    Worker.get_model(self)
     = Worker.execute_model(self scheduler_output)
     = Worker.init_device(self)
     = Worker.load_model(self load_dummy_weights)
@@ -60,7 +61,6 @@ v1.sample.metadata
 v1.spec_decode.metadata
     SpecDecodeMetadata: draft_token_ids num_draft_tokens
 v1.spec_decode.llm_base_proposer
-    = SpecDecodeBaseProposer.load_model(self target_model)
     = SpecDecodeBaseProposer._sample_draft_tokens(self hidden_states sampling_metadata)
     SpecDecodeBaseProposer.propose(...) -> _sample_draft_tokens
     SpecDecodeBaseProposer: model
@@ -114,7 +114,6 @@ v1.worker.gpu.spec_decode.utils
 v1.outputs
     DraftTokenIds: draft_token_ids req_ids
 v1.worker.gpu.spec_decode.speculator
-    = DraftModelSpeculator.load_model(self target_model)
     DraftModelSpeculator: draft_logits draft_tokens
 v1.worker.gpu.spec_decode.standalone_ar.speculator
     = StandaloneARSpeculator._run_model(self input_ids positions attn_metadata slot_mappings
@@ -143,7 +142,7 @@ config.speculative
     SpeculativeConfig: draft_model_config draft_sample_method enable_adaptive_verification
         use_local_argmax_reduction
 config.vllm
-    VllmConfig: watermark_config
+    VllmConfig: lora_config watermark_config
     = VllmConfig._get_v2_model_runner_unsupported_features(self)
 config.parallel
     ParallelConfig: enable_batch_sharded_sampling worker_cls

@@ -45,12 +45,6 @@ class DraftHead:
     _target: Any
     _calibrated: PrunedDrafter | TokenMap | None
 
-    def load_model(self, target_model: Any) -> None:
-        """Load vLLM's model, then give it the small head."""
-        super().load_model(target_model)  # type: ignore[misc]
-        self._target = target_model
-        self.fit_head()
-
     def fit_head(self) -> None:
         """Make `drafter` and `arena`, before vLLM measures how much memory is left for its cache.
 

@@ -81,6 +81,9 @@ class _Serving:
     def load_model(self, **kwargs: Any) -> None:
         super().load_model(**kwargs)  # type: ignore[misc]
         runner: Any = self.model_runner  # type: ignore[attr-defined]
+        # Here, and not with the drafter's model: that memory vLLM discards when it sleeps.
+        self._drafting._target = self.get_model()  # type: ignore[attr-defined]
+        self._drafting.fit_head()
         if self.use_v2_model_runner:  # type: ignore[attr-defined]
             from .verification_v2 import TokenSampler, Verifier
 
