@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from vllm.v1.worker.cpu_worker import CPUWorker as EngineCPUWorker
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
@@ -31,20 +32,27 @@ FORBIDDEN = torch.arange(8) < 2
 MASKED = torch.where(FORBIDDEN, -torch.inf, P.log())
 
 
+MODEL = SimpleNamespace(seed=0, logprobs_mode="raw_logprobs", return_sampling_mask=False)
+
+
 def drafted(goes_on: bool = False) -> TokenSampler:
     """The sampler of requests that have drafted from Q; `goes_on` says that of their prefills."""
     names = [str(b) for b in range(SAMPLES)]
     asked = SimpleNamespace(seed=None, structured_outputs=object())
     runner = SimpleNamespace(
-        input_batch=SimpleNamespace(req_ids=names),
+        input_batch=SimpleNamespace(
+            req_ids=names,
+            num_computed_tokens_cpu=np.full(SAMPLES, 5),
+            num_tokens_no_spec=np.full(SAMPLES, 7 if goes_on else 6),
+        ),
         requests={name: SimpleNamespace(sampling_params=asked) for name in names},
-        vllm_config=SimpleNamespace(model_config=SimpleNamespace(seed=0)),
+        vllm_config=SimpleNamespace(model_config=MODEL),
         max_model_len=64,
-        discard_request_mask=SimpleNamespace(np=np.full(SAMPLES, goes_on)),
     )
     requests = Requests(runner, max_scheduled=10 * SAMPLES, longest_prefill=0)
     arena = DraftArena(Affinity.intersection(Vocabulary.identity(8)), SAMPLES, draft_length=1)
     seven = torch.full((SAMPLES,), 7)
+    requests.begin_step(dict.fromkeys(names, 1), has_grammar=False)
     requests.decide(torch.full((SAMPLES, 1), -1), seven)
     requests.drafts = [
         arena.draft(
@@ -59,9 +67,7 @@ def drafted(goes_on: bool = False) -> TokenSampler:
     counters = Counters(Vocabulary.identity(8), arena.device)
     counters.active = True
     proposer = SimpleNamespace(arena=arena, counters=counters)
-    sampler = TokenSampler("raw_logprobs")
-    sampler.requests, sampler.proposer, sampler.method = requests, proposer, "token"
-    return sampler
+    return TokenSampler(requests, proposer, "token")
 
 
 def decided(sampler: TokenSampler, names: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
@@ -136,3 +142,22 @@ def test_what_was_drafted_is_verified_once_or_never() -> None:
     sampler.requests.runner.input_batch.req_ids = ["3", "other", "0"]
     assert sampler.requests.take_slots() == [3, -1, 0]
     assert sampler.requests.take_slots() == [-1, -1, -1]
+
+
+def test_memory_of_the_small_head_is_not_given_to_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(EngineCPUWorker, "load_model", lambda self: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", iter([100, 160]).__next__)
+    worker, drafting = object.__new__(CPUWorker), Mock()
+    worker.use_v2_model_runner, worker._options = False, WorkerOptions()
+    worker.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(rank=1))
+    model = SimpleNamespace(model_config=MODEL)
+    runner = SimpleNamespace(model_memory_usage=7, model="target", vllm_config=model)
+    runner.drafter, runner.get_model = drafting, lambda: runner.model
+    worker.model_runner = runner
+    worker._requests = Requests(runner, max_scheduled=1, longest_prefill=0)
+    worker.load_model()
+    assert drafting.fit_head.called
+    assert (drafting._target, runner.model_memory_usage) == ("target", 67)
+    assert runner._sample.__self__.proposer is drafting

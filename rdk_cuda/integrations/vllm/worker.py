@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any, cast
 
+import torch
 import vllm
-from vllm.distributed.parallel_state import get_tp_group
 from vllm.v1.sample import logits_processor
 from vllm.v1.worker.cpu_worker import CPUWorker as EngineCPUWorker
 from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
@@ -19,6 +19,7 @@ from ..huggingface.text_drafter import is_text_drafter
 from .configuration import (
     TESTED,
     WorkerOptions,
+    lists_processed,
     options,
     refuse_other_drafting,
     refuse_other_tokenizers,
@@ -30,7 +31,7 @@ from .plugin import NOT_SERVED, registered
 from .requests import Requests
 from .sharded_logits import ShardedLogits
 from .token_map import load_token_map
-from .verification import TokenSampler, Verifier
+from .verification import TokenSampler
 
 _LOGGER = logging.getLogger(f"vllm.{__name__}")  # under the name that vLLM configures
 
@@ -42,7 +43,6 @@ def _is_true_here(record: logging.LogRecord) -> bool:
 class _Serving:
     _options: WorkerOptions
     _requests: Requests | None = None  # with model runner V1
-    _verifier: Any = None  # with model runner V2
     _on_shards = False
 
     def init_device(self) -> None:
@@ -76,22 +76,31 @@ class _Serving:
                 _calibrated=calibrated,
             )
         else:
-            self._requests = _serve(runner, config, calibrated, self._options)
+            self._requests = _serve(runner, config, calibrated)
 
     def load_model(self, **kwargs: Any) -> None:
+        """Load vLLM's models, give the drafter the small head, and decide in vLLM's place."""
         super().load_model(**kwargs)  # type: ignore[misc]
         runner: Any = self.model_runner  # type: ignore[attr-defined]
+        used = torch.cuda.memory_allocated()  # 0 on a CPU
+        self._drafting._target = self.get_model()  # type: ignore[attr-defined]
+        self._drafting.fit_head()
+        if grown := torch.cuda.memory_allocated() - used:
+            runner.model_memory_usage += grown  # what vLLM leaves its cache is less by this
+        config, method = self.vllm_config, self._options.verification  # type: ignore[attr-defined]
         if self.use_v2_model_runner:  # type: ignore[attr-defined]
-            from .verification_v2 import TokenSampler, Verifier
+            from .verification_v2 import TokenSampler as TokenSamplerV2
 
-            method = self._options.verification
-            adopt(runner.sampler, TokenSampler, speculator=runner.speculator, method=method)
-            self._verifier = adopt(runner.rejection_sampler, Verifier)
-        elif self._options.verify_on_shards and get_tp_group().world_size > 1:
+            own = {"speculator": runner.speculator, "method": method}
+            adopt(runner.sampler, TokenSamplerV2, truncates=lists_processed(config), **own)
+            runner.rejection_sampler._verify = runner.sampler.verify
+        else:
             requests = cast(Requests, self._requests)
-            self._on_shards = True
-            runner.model.compute_logits = ShardedLogits(runner.model, requests)
-        if self.rank == 0:  # type: ignore[attr-defined]
+            runner._sample = TokenSampler(requests, runner.drafter, method).sample
+            if self._options.verify_on_shards and config.parallel_config.tensor_parallel_size > 1:
+                self._on_shards = True
+                runner.model.compute_logits = ShardedLogits(runner.model, requests)
+        if config.parallel_config.rank == 0:
             _LOGGER.info("%s", self._described())
 
     @property
@@ -119,26 +128,30 @@ class _Serving:
                 scheduler_output.scheduled_cached_reqs.resumed_req_ids,
             )
         # Every rank verifies what rank 0 does, or its own requests.
-        own = self.vllm_config.parallel_config.enable_batch_sharded_sampling  # type: ignore[attr-defined]
-        if own or self.rank == 0:  # type: ignore[attr-defined]
+        parallel: Any = self.vllm_config.parallel_config  # type: ignore[attr-defined]
+        if parallel.enable_batch_sharded_sampling or parallel.rank == 0:
             counters: Counters = self._drafting.counters
             counters.active = True
             counters.publish()
-        return super().execute_model(scheduler_output)  # type: ignore[misc]
+        made = super().execute_model(scheduler_output)  # type: ignore[misc]
+        if self.use_v2_model_runner:  # type: ignore[attr-defined]
+            runner: Any = self.model_runner  # type: ignore[attr-defined]
+            slots = runner.req_states.req_id_to_index
+            drafts = scheduler_output.scheduled_spec_decode_tokens
+            runner.sampler.num_drafts = {slots[name]: len(own) for name, own in drafts.items()}
+            runner.sampler.compared = frozenset()
+        return made
 
     def take_draft_token_ids(self) -> Any:
+        """Hand over the drafts that vLLM compares with their grammar; -1 is what came too late."""
         taken = super().take_draft_token_ids()  # type: ignore[misc]
-        if self._verifier is not None and taken is not None:
-            handler = self.model_runner.draft_tokens_handler  # type: ignore[attr-defined]
-            known = handler.draft_tokens_np is not None
-            self._verifier.validated = frozenset(taken.req_ids if known else ())
+        if taken is not None and self.use_v2_model_runner:  # type: ignore[attr-defined]
+            runner: Any = self.model_runner  # type: ignore[attr-defined]
+            drafts = zip(taken.req_ids, taken.draft_token_ids, strict=True)
+            known = {name for name, own in drafts if min(own, default=-1) >= 0}
+            slots = runner.req_states.req_id_to_index
+            runner.sampler.compared = frozenset(slots[name] for name in known & slots.keys())
         return taken
-
-    def sample_tokens(self, grammar_output: Any) -> Any:
-        made = super().sample_tokens(grammar_output)  # type: ignore[misc]
-        if self._verifier is not None:
-            self._verifier.validated = frozenset()
-        return made
 
 
 class CPUWorker(_Serving, EngineCPUWorker):  # type: ignore[misc]
@@ -161,15 +174,12 @@ class GPUWorker(_Serving, EngineGPUWorker):  # type: ignore[misc]
     """
 
 
-def _serve(runner: Any, vllm_config: Any, calibrated: Any, own_options: WorkerOptions) -> Requests:
+def _serve(runner: Any, vllm_config: Any, calibrated: Any) -> Requests:
     scheduler = vllm_config.scheduler_config
     most = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
     requests = Requests(runner, most, scheduler.long_prefill_token_threshold)
-    proposer = adopt(runner.drafter, Proposer, _requests=requests, _calibrated=calibrated)
-    runner.drafter = proposer
-    own = {"requests": requests, "proposer": proposer, "method": own_options.verification}
-    adopt(runner.sampler, TokenSampler, **own)
-    adopt(runner.rejection_sampler, Verifier)
+    own = {"_requests": requests, "_calibrated": calibrated}
+    runner.drafter = adopt(runner.drafter, Proposer, **own)
     return requests
 
 
