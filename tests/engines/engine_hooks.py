@@ -3,13 +3,21 @@
 `python -m tests.engines.engine_hooks` counts the names of vLLM. A name is a function, or a class of
 which attributes are used, as its source defines it; both model runners and versions together.
 
-- Replaced (`=`): a function in whose place ours stands. A worker's own methods are among them:
-  to override these is what `--worker-cls` is for.
+- Replaced (`=`): a function in whose place ours stands, of a class or of one object. A worker's own
+  methods are among them: to override these is what `--worker-cls` is for.
 - Private: a function that is called, or a class of whose objects attributes are read or set,
   although nobody hands them to us: runners, samplers, states, proposers, heads, ranks.
 - Public: fields of vLLM's configuration, of a request's parameters, and of data that is an argument
   or a result of a replaced function. A test sees that their classes are declared as data.
 - Callers: functions that are neither replaced nor called. Only what they call is looked at.
+
+Beside these: the names of the classes that draft, which `configuration.py` lists, two sentences of
+vLLM's (`plugin.py`), and variables of the environment.
+
+vLLM's other official points do not reach as far. A `custom_class` proposer is given token ids on
+the host, and no model (V1 only). Logits processors change rows, and decide nothing. A
+`PluggableLayer` may be another head, but vLLM draws from its logits and keeps none.
+`stat_logger_plugins` are shown what the scheduler knows.
 
 A hook of SGLang that is there but that nobody calls any more would leave a request half served:
 drafted by SGLang, judged as if `rdk::draft` had drafted it. So who calls it is checked, too.
@@ -31,6 +39,8 @@ v1.worker.gpu_worker
     = Worker.take_draft_token_ids(self)
 v1.worker.gpu_model_runner
     = GPUModelRunner._sample(self logits spec_decode_metadata)
+model_executor.models.llama
+    = LlamaForCausalLM.compute_logits(self hidden_states)
 v1.spec_decode.llm_base_proposer
     = SpecDecodeBaseProposer._sample_draft_tokens(self hidden_states sampling_metadata)
 v1.worker.gpu.sample.sampler
@@ -74,7 +84,6 @@ model_executor.layers.utils
         frequency_penalties repetition_penalties)
 model_executor.models.llama
     LlamaForCausalLM: lm_head logits_processor model
-    LlamaForCausalLM.compute_logits(self hidden_states)
     LlamaForCausalLM.compute_logits_local(self hidden_states)
 model_executor.models.llama_eagle3
     Eagle3LlamaForCausalLM: draft_id_to_target_id

@@ -124,6 +124,10 @@ MEANINGS = {
         "v1.worker.gpu_worker",
         "self.model_runner, self.execute_model, self.sample_tokens",
     ),
+    "what sleeps is what a runner loads": (
+        "v1.worker.gpu_worker",
+        'self._maybe_get_memory_pool_context(tag="weights"),\n            set_current_vllm_config(',
+    ),
     "logits are scaled behind their soft cap": (
         "model_executor.layers.logits_processor",
         "logits = logits * self.soft_cap\n\n            if self.scale != 1.0:",
