@@ -87,8 +87,8 @@ class Engine:
     def verify_by(self, method: Method) -> None:
         """The method of `rdk_cuda.verify`; it was started with "token"."""
         runner = self.worker.model_runner
-        v2 = self.worker.use_v2_model_runner
-        (runner.sampler if v2 else runner._sample.__self__).method = method
+        sample = runner.sampler.sample if self.worker.use_v2_model_runner else runner._sample
+        sample.__self__.method = method
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Any) -> list[Any]:
         """vLLM's outputs, in the order of the prompts; `params` for all or one for each."""

@@ -91,10 +91,11 @@ model_executor.models.deepseek_mtp
     DeepSeekMultiTokenPredictorLayer: shared_head
 v1.sample.ops.topk_topp_sampler
     apply_top_k_top_p(logits k p)
-v1.worker.gpu_worker
-    Worker: get_model model_runner use_v2_model_runner
+v1.worker.worker_base
+    WorkerBase: get_model model_runner vllm_config
 v1.worker.gpu_model_runner
     GPUModelRunner: device drafter input_batch max_model_len model model_memory_usage requests
+        vllm_config
 v1.worker.gpu_input_batch
     InputBatch: generators num_computed_tokens_cpu num_prompt_tokens num_tokens_no_spec req_ids
         sampling_metadata token_ids_cpu
@@ -122,7 +123,7 @@ v1.worker.gpu.sample.states
 _PUBLIC = """
 config.vllm
     VllmConfig: additional_config lora_config model_config parallel_config reasoning_config
-        scheduler_config speculative_config watermark_config
+        scheduler_config speculative_config use_v2_model_runner watermark_config
 config.model
     ModelConfig: enforce_eager get_vocab_size hf_config logprobs_mode return_sampling_mask seed
 config.scheduler

@@ -186,7 +186,7 @@ def used(texts: Iterable[str]) -> set[str]:
             case ast.Attribute(attr=name):
                 names.add(name)
             case ast.Call(
-                func=ast.Name(id="getattr" | "hasattr"), args=[_, ast.Constant(name), *_]
+                func=ast.Name(id="getattr" | "hasattr"), args=[_, ast.Constant(str(name)), *_]
             ):
                 names.add(name)
             case ast.ImportFrom(module=str(module), names=found) if module.startswith("vllm"):
@@ -195,7 +195,7 @@ def used(texts: Iterable[str]) -> set[str]:
                 modules.add(module)
             case ast.Import(names=found):
                 modules |= {each.name for each in found if each.name != "vllm"}
-    others = [import_module(name) for name in modules]
+    others: list[object] = [import_module(name) for name in modules]
     others += [of for own in others for of in vars(own).values() if isinstance(of, _NAMED)]
     return names.difference(*map(dir, others))
 

@@ -130,12 +130,11 @@ class StepV2:
             _request_states=SimpleNamespace(**states),
             draft_tokens=OnGPU(torch.zeros(B, K, dtype=torch.int64)),
         )
-        self.sampler = object.__new__(TokenSampler)
-        self.sampler.speculator, self.sampler.method = self.speculator, "token"
         self.temperature, self.seeds = OnGPU(torch.full((B,), 0.8)), OnGPU(torch.arange(B))
         own = {"temperature": self.temperature, "seeds": self.seeds}
         own = {name: SimpleNamespace(gpu=value) for name, value in own.items()}
-        self.sampler.sampling_states = SimpleNamespace(**own)
+        states = SimpleNamespace(sampling_states=SimpleNamespace(**own))
+        self.sampler = TokenSampler(states, self.speculator, "token")
         slots = torch.arange(B).flip(0)
         self.slots, self.slots_np = OnGPU(slots), slots.numpy()
         self.positions = OnGPU(torch.full((B,), 500))

@@ -129,7 +129,7 @@ def test_the_log_says_on_shards_only_where_logits_stay_there() -> None:
     """The option does nothing on one rank."""
     worker, drafter = object.__new__(CPUWorker), Mock(dynamic_tokens=None)
     drafter.affinity.draft_size = drafter.vocabulary.draft_size = 8
-    worker.use_v2_model_runner, worker._options = False, WorkerOptions(verify_on_shards=True)
+    worker._requests, worker._options = Mock(), WorkerOptions(verify_on_shards=True)
     worker.model_runner = SimpleNamespace(drafter=SimpleNamespace(drafter=drafter))
     assert worker._described().endswith("verified by token")
     worker._on_shards = True
@@ -150,7 +150,7 @@ def test_memory_of_the_small_head_is_not_given_to_the_cache(
     monkeypatch.setattr(EngineCPUWorker, "load_model", lambda self: None)
     monkeypatch.setattr(torch.cuda, "memory_allocated", iter([100, 160]).__next__)
     worker, drafting = object.__new__(CPUWorker), Mock()
-    worker.use_v2_model_runner, worker._options = False, WorkerOptions()
+    worker._options = WorkerOptions()
     worker.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(rank=1))
     model = SimpleNamespace(model_config=MODEL)
     runner = SimpleNamespace(model_memory_usage=7, model="target", vllm_config=model)

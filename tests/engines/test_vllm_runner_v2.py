@@ -28,7 +28,6 @@ from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm import CPUWorker
 from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.verification_v2 import TokenSampler
-from rdk_cuda.integrations.vllm.worker import adopt
 
 from .exact import p_value
 from .scheduled import PARAMETERS, PREEMPTED, SIZE, K, Step, changed
@@ -55,16 +54,16 @@ def test_a_draft_that_a_grammar_forbids_is_rejected_and_not_forgotten(
     q = torch.tensor([0.05, 0.05, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1])
     forbidden = torch.arange(8) < 2
     masked = torch.where(forbidden, -torch.inf, p.log())
-    verifier, batch, drawn = one_draft_each(q.log(), samples=12_000)
+    sampler, batch, drawn = one_draft_each(q.log(), samples=12_000)
     assert 0.05 < forbidden[drawn].double().mean() < 0.15
     invalid = torch.zeros(len(drawn), 2, dtype=torch.bool)
     invalid[:, 1] = forbidden[drawn] | (forgotten == "all")
-    verifier.sampler.compared = frozenset(batch.idx_mapping.tolist() if compared else ())
+    sampler.compared = frozenset(batch.idx_mapping.tolist() if compared else ())
     rows = torch.stack([masked, p.log()]).repeat(len(drawn), 1)
-    decided = verifier(rows, batch, None, invalid.flatten()).sampled_token_ids[:, 0]
+    decided = verifier_of(sampler)(rows, batch, None, invalid.flatten()).sampled_token_ids[:, 0]
     expected = {(token,): p for token, p in enumerate(masked.softmax(-1).tolist())}
     assert (p_value(expected, decided[:, None].tolist()) > FALSE_ALARM) == lossless
-    counted = verifier.sampler.speculator.counters.read()
+    counted = sampler.speculator.counters.read()
     assert counted["put_back_tokens.grammar"] == (int(forbidden[drawn].sum()) if compared else 0)
 
 
@@ -74,15 +73,15 @@ def test_a_step_without_drafts_is_decided_inside_its_limits(
 ) -> None:
     # vLLM's kernel for both limits does not run in the interpreter.
     monkeypatch.setattr(states_module, "apply_top_k_top_p", apply_top_k_top_p_pytorch)
-    verifier, batch, _ = one_draft_each(torch.zeros(8), samples=40)
+    sampler, batch, _ = one_draft_each(torch.zeros(8), samples=40)
     slots, rows = batch.idx_mapping, torch.randn(40, 8, generator=torch.Generator().manual_seed(1))
-    sampler, positions = verifier.sampler, torch.arange(40)
+    positions = torch.arange(40)
     sampler.truncates = truncates
-    states = sampler.sampling_states
+    states = sampler.sampler.sampling_states
     states.top_k.np[::2], states.top_p.np[1::2] = 1, 1e-6
     assert sampler.limits(slots[:0], batch.idx_mapping_np[:0]) == (None, None)
     states.apply_staged_writes()
-    sampler.needs_logits_processing[:] = True
+    sampler.sampler.needs_logits_processing[:] = True
     top_k, top_p = sampler.limits(slots, batch.idx_mapping_np)
     assert top_k is not None
     assert top_p is not None
@@ -97,9 +96,10 @@ def test_ranks_that_verify_their_own_requests_decide_what_one_rank_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With `--enable-batch-sharded-sampling`, by vLLM's own way to share a batch among ranks."""
-    verifier, batch, _ = one_draft_each(torch.zeros(8), samples=40)
-    counters = verifier.sampler.speculator.counters
+    sampler, batch, _ = one_draft_each(torch.zeros(8), samples=40)
+    counters = sampler.speculator.counters
     rows = torch.randn(80, 8, generator=torch.Generator().manual_seed(1))
+    verifier = verifier_of(sampler)
     whole = verifier(rows, batch).sampled_token_ids
     expected = counters.read()["accepted_tokens.head"]
     assert expected > 5
@@ -122,10 +122,10 @@ def test_ranks_that_verify_their_own_requests_decide_what_one_rank_does(
 
 
 def test_a_step_with_other_rows_than_its_drafts_is_refused() -> None:
-    verifier, batch, _ = one_draft_each(torch.zeros(8), samples=40)
-    verifier.sampler.num_drafts = {}
+    sampler, batch, _ = one_draft_each(torch.zeros(8), samples=40)
+    sampler.num_drafts = {}
     with pytest.raises(RuntimeError, match=r"80 rows of logits, and its requests .* need 40"):
-        verifier(torch.zeros(80, 8), batch)
+        verifier_of(sampler)(torch.zeros(80, 8), batch)
 
 
 def test_drafts_that_come_too_late_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,15 +133,13 @@ def test_drafts_that_come_too_late_are_not_compared(monkeypatch: pytest.MonkeyPa
     drafts = DraftTokenIds(["known", "late", "gone"], [[3, 0], [-1, -1], [5, 6]])
     monkeypatch.setattr(EngineCPUWorker, "take_draft_token_ids", lambda self: drafts)
     worker, slots = object.__new__(CPUWorker), {"late": 4, "known": 7}
-    worker.use_v2_model_runner = True
-    worker.model_runner = SimpleNamespace(
-        sampler=SimpleNamespace(), req_states=SimpleNamespace(req_id_to_index=slots)
-    )
+    worker._sampler = SimpleNamespace()
+    worker.model_runner = SimpleNamespace(req_states=SimpleNamespace(req_id_to_index=slots))
     assert worker.take_draft_token_ids() is drafts
-    assert worker.model_runner.sampler.compared == {7}
+    assert worker._sampler.compared == {7}
 
 
-def one_draft_each(logits: Tensor, samples: int) -> tuple[Any, Any, Tensor]:
+def one_draft_each(logits: Tensor, samples: int) -> tuple[TokenSampler, Any, Tensor]:
     """V2's samplers as the worker replaces them, a batch in V2's layout, and what was drafted."""
     arena = DraftArena(Affinity.intersection(Vocabulary.identity(8)), samples, draft_length=1)
     slots = torch.arange(samples).roll(3)
@@ -161,19 +159,15 @@ def one_draft_each(logits: Tensor, samples: int) -> tuple[Any, Any, Tensor]:
     batch = in_layout(slots, drawn[:, None].tolist(), [6] * samples)
     counters = Counters(Vocabulary.identity(8), arena.device)
     counters.active = True
-    sampler = adopt(
-        own,
-        TokenSampler,
-        speculator=SimpleNamespace(arena=arena, counters=counters),
-        method="token",
-    )
+    speculator: Any = SimpleNamespace(arena=arena, counters=counters)
+    sampler = TokenSampler(own, speculator, "token")
     sampler.num_drafts = dict.fromkeys(range(samples), 1)
-    return verifier_of(sampler), batch, drawn
+    return sampler, batch, drawn
 
 
 def verifier_of(sampler: TokenSampler) -> Any:
     """vLLM's rejection sampler, as the worker changes it."""
-    verifier = RejectionSampler(sampler, OPTIONS, torch.device("cpu"))
+    verifier = RejectionSampler(sampler.sampler, OPTIONS, torch.device("cpu"))
     verifier._verify = sampler.verify
     return verifier
 
@@ -220,7 +214,7 @@ def decided(step: Step, cases: list[Any]) -> tuple[Any, Any]:
     states.apply_staged_writes()
     own.apply_staged_writes()
     step.counters.active = True
-    sampler = adopt(own, TokenSampler, speculator=step, method="token")
+    sampler = TokenSampler(own, step, "token")
     # Also what was preempted has been compared. What fills a request up are drafts of before.
     sampler.compared = frozenset(case.slot for case in cases if case.drafted)
     counts = [K if case.name == "goes on" else len(case.drafts) for case in cases]

