@@ -94,8 +94,7 @@ v1.sample.ops.topk_topp_sampler
 v1.worker.worker_base
     WorkerBase: get_model model_runner vllm_config
 v1.worker.gpu_model_runner
-    GPUModelRunner: device drafter input_batch max_model_len model model_memory_usage requests
-        vllm_config
+    GPUModelRunner: device drafter input_batch max_model_len model requests vllm_config
 v1.worker.gpu_input_batch
     InputBatch: generators num_computed_tokens_cpu num_prompt_tokens num_tokens_no_spec req_ids
         sampling_metadata token_ids_cpu
@@ -104,7 +103,7 @@ v1.spec_decode.llm_base_proposer
 v1.spec_decode.draft_model
     DraftModelProposer: use_heterogeneous_vocab
 v1.worker.gpu.model_runner
-    GPUModelRunner: device model_memory_usage rejection_sampler req_states sampler speculator
+    GPUModelRunner: device rejection_sampler req_states sampler speculator
 v1.worker.gpu.states
     RequestState: all_token_ids req_id_to_index total_len
 v1.worker.gpu.buffer_utils

@@ -11,7 +11,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from vllm.v1.worker.cpu_worker import CPUWorker as EngineCPUWorker
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
@@ -142,22 +141,3 @@ def test_what_was_drafted_is_verified_once_or_never() -> None:
     sampler.requests.runner.input_batch.req_ids = ["3", "other", "0"]
     assert sampler.requests.take_slots() == [3, -1, 0]
     assert sampler.requests.take_slots() == [-1, -1, -1]
-
-
-def test_memory_of_the_small_head_is_not_given_to_the_cache(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(EngineCPUWorker, "load_model", lambda self: None)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", iter([100, 160]).__next__)
-    worker, drafting = object.__new__(CPUWorker), Mock()
-    worker._options = WorkerOptions()
-    worker.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(rank=1))
-    model = SimpleNamespace(model_config=MODEL)
-    runner = SimpleNamespace(model_memory_usage=7, model="target", vllm_config=model)
-    runner.drafter, runner.get_model = drafting, lambda: runner.model
-    worker.model_runner = runner
-    worker._requests = Requests(runner, max_scheduled=1, longest_prefill=0)
-    worker.load_model()
-    assert drafting.fit_head.called
-    assert (drafting._target, runner.model_memory_usage) == ("target", 67)
-    assert runner._sample.__self__.proposer is drafting

@@ -116,9 +116,9 @@ MEANINGS = {
         "config.vllm",
         "Model Runner V2 does not yet support: {",
     ),
-    "memory that counts as weights is not given to the cache": (
-        "v1.worker.gpu_worker",
-        "weights_memory=int(self.model_runner.model_memory_usage)",
+    "the cache gets what is free of all that was taken since a worker began": (
+        "utils.mem_utils",
+        "result.non_kv_cache_memory = result.total_consumed + result.transient_peak_headroom",
     ),
     "warming up goes through the worker's functions": (
         "v1.worker.gpu_worker",

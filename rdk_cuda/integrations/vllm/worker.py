@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any, cast
 
-import torch
 import vllm
 from vllm.v1.sample import logits_processor
 from vllm.v1.worker.cpu_worker import CPUWorker as EngineCPUWorker
@@ -82,20 +81,17 @@ class _Serving:
     def load_model(self, **kwargs: Any) -> None:
         """Load vLLM's models, give the drafter the small head, and decide in vLLM's place."""
         super().load_model(**kwargs)  # type: ignore[misc]
-        runner: Any = self.model_runner  # type: ignore[attr-defined]
-        used = torch.cuda.memory_allocated()  # 0 on a CPU
-        self._drafting._target = self.get_model()  # type: ignore[attr-defined]
-        self._drafting.fit_head()
-        if grown := torch.cuda.memory_allocated() - used:
-            runner.model_memory_usage += grown  # what vLLM leaves its cache is less by this
+        runner, drafting = self.model_runner, self._drafting  # type: ignore[attr-defined]
+        drafting._target = self.get_model()  # type: ignore[attr-defined]
+        drafting.fit_head()
         config, method = self.vllm_config, self._options.verification  # type: ignore[attr-defined]
         if self._requests is None:
-            given = runner.sampler, runner.speculator, method, lists_processed(config)
-            self._sampler = TokenSamplerV2(*given)
+            truncates = lists_processed(config)
+            self._sampler = TokenSamplerV2(runner.sampler, drafting, method, truncates)
             runner.sampler.sample = self._sampler.sample
             runner.rejection_sampler._verify = self._sampler.verify
         else:
-            runner._sample = TokenSampler(self._requests, runner.drafter, method).sample
+            runner._sample = TokenSampler(self._requests, drafting, method).sample
             if self._options.verify_on_shards and config.parallel_config.tensor_parallel_size > 1:
                 self._on_shards = True
                 runner.model.compute_logits = ShardedLogits(runner.model, self._requests)
