@@ -62,7 +62,6 @@ class Running:
             requests={name: SimpleNamespace(sampling_params=asked) for name in names},
             vllm_config=SimpleNamespace(model_config=SimpleNamespace(seed=0)),
             max_model_len=context + DRAFTS,
-            discard_request_mask=SimpleNamespace(np=np.zeros(batch, dtype=bool)),
         )
         self.requests = Requests(runner, max_scheduled=10**6, longest_prefill=0)
         count = torch.from_numpy(generator.integers(1, DRAFTS + 2, (batch, 1)))

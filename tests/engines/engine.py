@@ -86,7 +86,9 @@ class Engine:
 
     def verify_by(self, method: Method) -> None:
         """The method of `rdk_cuda.verify`; it was started with "token"."""
-        self.worker.model_runner.sampler.method = method
+        runner = self.worker.model_runner
+        sample = runner.sampler.sample if self.worker.use_v2_model_runner else runner._sample
+        sample.__self__.method = method
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: Any, adapters: Any = None

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 _ENTRY = re.compile(r"(= )?([\w.]+)(?:: (.*)|\((.*)\)(?: -> (.*))?)")
+_NAMED = (type, ModuleType)
 
 
 class Hook(NamedTuple):
@@ -149,6 +152,52 @@ def _targets(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.Assign):
         return [t for target in node.targets for t in getattr(target, "elts", [target])]
     return [node.target] if isinstance(node, ast.AnnAssign) else []
+
+
+def is_data(hook: Hook, source: Callable[[str], str | None]) -> bool:
+    """Whether a class is declared as data: a dataclass, a named tuple, or one of pydantic's."""
+    node = _find(ast.parse(source(hook.module) or ""), hook.name)
+    if not isinstance(node, ast.ClassDef):
+        return False
+    parts = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
+    said = {ast.unparse(each) for each in (*parts, *node.bases)}
+    return bool(said & {"dataclass", "config", "NamedTuple", "msgspec.Struct"})
+
+
+def declared(texts: Iterable[str]) -> set[str]:
+    """The names of functions, classes and attributes that sources define."""
+    names = set()
+    for node in (node for text in texts for node in ast.walk(ast.parse(text))):
+        if isinstance(node, ast.ClassDef):
+            names |= {node.name} | _declared(node)
+        elif isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+    return names
+
+
+def used(texts: Iterable[str]) -> set[str]:
+    """The attributes that sources use, also by `getattr`, and what they import of vLLM.
+
+    Without those of what else they import, and of the types and modules in it.
+    """
+    names, modules = set(), {"builtins", "torch.nn", "torch.nn.functional"}
+    for node in (node for text in texts for node in ast.walk(ast.parse(text))):
+        match node:
+            case ast.Attribute(attr=name):
+                names.add(name)
+            case ast.Call(
+                func=ast.Name(id="getattr" | "hasattr"), args=[_, ast.Constant(str(name)), *_]
+            ):
+                names.add(name)
+            case ast.ImportFrom(module=str(module), names=found) if module.startswith("vllm"):
+                names |= {each.name for each in found}
+            case ast.ImportFrom(module=str(module), level=0):
+                modules.add(module)
+            case ast.Import(names=found):
+                modules |= {each.name for each in found if each.name != "vllm"}
+    others: list[object] = [import_module(name) for name in modules]
+    others += [of for own in others for of in vars(own).values() if isinstance(of, _NAMED)]
+    return names.difference(*map(dir, others))
 
 
 def installed_source(module: str) -> str | None:

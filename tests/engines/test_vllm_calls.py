@@ -22,8 +22,8 @@ from .interpreter import V2
 from .pretended import GPU, OnGPU, Pretended, WaitsForDeviceError
 
 B, K, SIZE, WIDTH, WINDOW, LONGEST = 32, 4, 512, 64, 256, 1024
-PLAIN = SimpleNamespace(additional_config={}, model_config=SimpleNamespace(seed=0))
-NO_LIMITS = SimpleNamespace(argmax_invariant=[], non_argmax_invariant=[])
+MODEL = SimpleNamespace(seed=0, logprobs_mode="raw_logprobs", return_sampling_mask=False)
+PLAIN = SimpleNamespace(additional_config={}, model_config=MODEL)
 # All that is called, views too. Before: V1 140, 104 and 90, with dynamic tokens; V2 128 and 113.
 MOST = {  # in a verification, in a step's first draft, and in each one after that
     (False, False): (15, 8, 5),
@@ -75,13 +75,12 @@ class StepV1:
     def __init__(self, dynamic: bool) -> None:
         from rdk_cuda.integrations.vllm.drafting import Proposer
         from rdk_cuda.integrations.vllm.requests import Requests
-        from rdk_cuda.integrations.vllm.verification import TokenSampler, Verifier
+        from rdk_cuda.integrations.vllm.verification import TokenSampler
 
         names, of = [str(b) for b in range(B)], np.random.default_rng(0)
         self.sampling = SimpleNamespace(
             temperature=OnGPU(torch.full((B,), 0.8)),
             spec_token_ids=[[7] * K] * B,
-            logitsprocs=NO_LIMITS,
             no_penalties=True,
             **dict.fromkeys(("all_greedy", "allowed_token_ids_mask", "bad_words_token_ids")),
             **dict.fromkeys(("top_k", "top_p", "max_num_logprobs", "logprob_token_ids")),
@@ -95,25 +94,21 @@ class StepV1:
             generators={},
         )
         asked = SimpleNamespace(**dict.fromkeys(("seed", "structured_outputs", "logit_bias")))
-        asked.min_p = 0.0
+        asked.min_p, asked.min_tokens = 0.0, 0
         runner = SimpleNamespace(
             input_batch=batch,
             requests={name: SimpleNamespace(sampling_params=asked) for name in names},
             vllm_config=PLAIN,
             max_model_len=LONGEST,
-            discard_request_mask=SimpleNamespace(np=np.zeros(B, dtype=bool)),
         )
         self.requests = Requests(runner, 10**6, 0)
         self.proposer = drafting(Proposer, dynamic, _requests=self.requests)
-        self.sampler = TokenSampler("raw_logprobs")
-        given = {"requests": self.requests, "proposer": self.proposer, "method": "token"}
-        vars(self.sampler).update(given)
-        self.verifier = Verifier(self.sampler)
+        self.sampler = TokenSampler(self.requests, self.proposer, "token")
 
     def verify(self, logits: Tensor, drafts: Tensor) -> None:
         self.requests.begin_step(dict.fromkeys(self.requests.ids, K + 1), has_grammar=False)
         given = {"num_draft_tokens": [K] * B, "draft_token_ids": drafts}
-        self.verifier.forward(SimpleNamespace(**given), None, logits, self.sampling)
+        self.sampler.sample(logits, SimpleNamespace(**given))
 
     def draft(self, hidden: Tensor, step: int) -> Tensor:
         drawn: Tensor = self.proposer._sample_draft_tokens(hidden, self.sampling)[0]
@@ -136,12 +131,11 @@ class StepV2:
             _request_states=SimpleNamespace(**states),
             draft_tokens=OnGPU(torch.zeros(B, K, dtype=torch.int64)),
         )
-        self.sampler = object.__new__(TokenSampler)
-        self.sampler.speculator, self.sampler.method = self.speculator, "token"
         self.temperature, self.seeds = OnGPU(torch.full((B,), 0.8)), OnGPU(torch.arange(B))
         own = {"temperature": self.temperature, "seeds": self.seeds}
         own = {name: SimpleNamespace(gpu=value) for name, value in own.items()}
-        self.sampler.sampling_states = SimpleNamespace(**own)
+        states = SimpleNamespace(sampling_states=SimpleNamespace(**own))
+        self.sampler = TokenSampler(states, self.speculator, "token")
         slots = torch.arange(B).flip(0)
         self.slots, self.slots_np = OnGPU(slots), slots.numpy()
         self.positions = OnGPU(torch.full((B,), 500))

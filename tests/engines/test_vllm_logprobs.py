@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor
 from vllm import SamplingParams
+from vllm.v1.sample.sampler import Sampler
 
+from rdk_cuda.integrations.vllm.requests import Requests
 from rdk_cuda.integrations.vllm.target_logits import LogitRows, processed
 from rdk_cuda.integrations.vllm.verification import TokenSampler
 
@@ -34,6 +37,12 @@ def sampling_of(names: tuple[str, ...]) -> Any:
         top_k=torch.tensor(TOP_K) if "top_k" in names else None,
         top_p=torch.tensor(TOP_P) if "top_p" in names else None,
     )
+
+
+def sampler_of(mode: str) -> TokenSampler:
+    model = SimpleNamespace(seed=0, logprobs_mode=mode, return_sampling_mask=False)
+    runner: Any = SimpleNamespace(vllm_config=SimpleNamespace(model_config=model))
+    return TokenSampler(Requests(runner, 1, 0), None, "token")
 
 
 def expected(row: Tensor, request: int, names: tuple[str, ...]) -> Tensor:
@@ -62,10 +71,9 @@ def test_they_are_those_of_log_softmax(mode: str, names: tuple[str, ...]) -> Non
     params = [SamplingParams(min_p=own if "min_p" in names else 0.0) for own in MIN_P]
     truncate = mode.startswith("processed")
     drafts = torch.zeros(sum(NUM_DRAFTS), dtype=torch.int32)
-    no_outputs = lambda padding: torch.zeros(3, 0, dtype=torch.int32)  # noqa: E731
-    target = processed(logits, sampling, params, temperature, rows, drafts, no_outputs, truncate)
+    target = processed(logits, sampling, params, temperature, rows, drafts, Mock(), truncate)
     tokens = torch.tensor([[3, 1, 4], [1, -1, -1], [5, 9, -1]])
-    said = TokenSampler(mode)._logprobs(logits, target, sampling, rows, tokens)
+    said = sampler_of(mode)._logprobs(logits, target, sampling, rows, tokens)
     of, differ = names if mode.startswith("processed") else (), 0
     for row, request, place in rows.places(range(3)):
         own = said.logprobs[3 * request + place]
@@ -77,3 +85,25 @@ def test_they_are_those_of_log_softmax(mode: str, names: tuple[str, ...]) -> Non
         wrong = expected(logits[row], (request + 1) % 3, of)
         differ += not torch.allclose(own.double(), wrong[ids], rtol=0, atol=1e-3)
     assert (differ >= 3) == bool(of)  # the control: another request's parameters
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_they_lie_as_vllm_s_own_sampler_lists_them(named: bool) -> None:
+    rows = LogitRows([0, 0, 0], torch.device("cpu"))
+    logits = torch.randn(3, SIZE, generator=torch.Generator().manual_seed(2))
+    logits[1] = logits[1].round()  # with ties
+    sampling, tokens = sampling_of(()), torch.tensor([[3], [1], [7]])
+    sampling.max_num_logprobs = 4
+    if named:
+        sampling.logprob_token_ids = {0: [5, 2], 2: [11]}
+    said = sampler_of("raw_logprobs")._logprobs(logits, Mock(), sampling, rows, tokens)
+    own, values = Sampler(), logits.log_softmax(-1)
+    with torch.compiler.set_stance("force_eager"):
+        expected = (
+            own.gather_specific_token_logprobs(values, sampling.logprob_token_ids, tokens[:, 0])
+            if named
+            else own.gather_logprobs(values, 4, tokens[:, 0])
+        )
+    for ours, theirs in zip(said[:3], expected[:3], strict=True):
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours, theirs)

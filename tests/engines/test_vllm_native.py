@@ -13,6 +13,7 @@ import pytest
 import torch
 from vllm import SamplingParams
 
+from rdk_cuda.integrations.vllm.configuration import UnsupportedConfigurationError
 from rdk_cuda.integrations.vllm.draft_head import DraftHead
 
 from .engine import WORKER, Engine
@@ -116,3 +117,21 @@ def test_a_head_inside_a_layer_reads_states_behind_its_norm() -> None:
     assert tokens is None
     assert torch.equal(logits, norm(hidden) @ rows.T)
     assert not torch.allclose(logits, hidden @ rows.T)  # a control
+
+
+def test_a_drafter_reads_its_own_tokens_in_the_place_of_the_target_s() -> None:
+    class Compiled(torch.nn.Identity):
+        def __call__(self, *args: object, **named: object) -> object: ...
+
+    class Reads(torch.nn.Module):
+        def forward(self, input_ids: object) -> object:
+            return input_ids
+
+    own, model = DraftHead(), Reads()
+    own._read_as(model, torch.tensor([7, 7, 7]))
+    own._read_as(model, torch.tensor([2, -1, 0]))  # other ones, not those in a row
+    assert model(input_ids=torch.tensor([0, 1, 2, 0])).tolist() == [2, 0, 0, 2]
+    with pytest.raises(UnsupportedConfigurationError, match="reads token ids"):
+        model(None)
+    with pytest.raises(UnsupportedConfigurationError, match="compiles all of Compiled"):
+        own._read_as(Compiled(), torch.tensor([0]))

@@ -31,20 +31,27 @@ FORBIDDEN = torch.arange(8) < 2
 MASKED = torch.where(FORBIDDEN, -torch.inf, P.log())
 
 
+MODEL = SimpleNamespace(seed=0, logprobs_mode="raw_logprobs", return_sampling_mask=False)
+
+
 def drafted(goes_on: bool = False) -> TokenSampler:
     """The sampler of requests that have drafted from Q; `goes_on` says that of their prefills."""
     names = [str(b) for b in range(SAMPLES)]
     asked = SimpleNamespace(seed=None, structured_outputs=object())
     runner = SimpleNamespace(
-        input_batch=SimpleNamespace(req_ids=names),
+        input_batch=SimpleNamespace(
+            req_ids=names,
+            num_computed_tokens_cpu=np.full(SAMPLES, 5),
+            num_tokens_no_spec=np.full(SAMPLES, 7 if goes_on else 6),
+        ),
         requests={name: SimpleNamespace(sampling_params=asked) for name in names},
-        vllm_config=SimpleNamespace(model_config=SimpleNamespace(seed=0)),
+        vllm_config=SimpleNamespace(model_config=MODEL),
         max_model_len=64,
-        discard_request_mask=SimpleNamespace(np=np.full(SAMPLES, goes_on)),
     )
     requests = Requests(runner, max_scheduled=10 * SAMPLES, longest_prefill=0)
     arena = DraftArena(Affinity.intersection(Vocabulary.identity(8)), SAMPLES, draft_length=1)
     seven = torch.full((SAMPLES,), 7)
+    requests.begin_step(dict.fromkeys(names, 1), has_grammar=False)
     requests.decide(torch.full((SAMPLES, 1), -1), seven)
     requests.drafts = [
         arena.draft(
@@ -59,9 +66,7 @@ def drafted(goes_on: bool = False) -> TokenSampler:
     counters = Counters(Vocabulary.identity(8), arena.device)
     counters.active = True
     proposer = SimpleNamespace(arena=arena, counters=counters)
-    sampler = TokenSampler("raw_logprobs")
-    sampler.requests, sampler.proposer, sampler.method = requests, proposer, "token"
-    return sampler
+    return TokenSampler(requests, proposer, "token")
 
 
 def decided(sampler: TokenSampler, names: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
@@ -123,7 +128,7 @@ def test_the_log_says_on_shards_only_where_logits_stay_there() -> None:
     """The option does nothing on one rank."""
     worker, drafter = object.__new__(CPUWorker), Mock(dynamic_tokens=None)
     drafter.affinity.draft_size = drafter.vocabulary.draft_size = 8
-    worker.use_v2_model_runner, worker._options = False, WorkerOptions(verify_on_shards=True)
+    worker._requests, worker._options = Mock(), WorkerOptions(verify_on_shards=True)
     worker.model_runner = SimpleNamespace(drafter=SimpleNamespace(drafter=drafter))
     assert worker._described().endswith("verified by token")
     worker._on_shards = True

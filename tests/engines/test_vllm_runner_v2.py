@@ -13,16 +13,21 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from vllm.v1.outputs import DraftTokenIds
+from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
+from vllm.v1.worker.cpu_worker import CPUWorker as EngineCPUWorker
 from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.sample import batch_shard
+from vllm.v1.worker.gpu.sample import states as states_module
 from vllm.v1.worker.gpu.sample.sampler import Sampler
+from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 from vllm.v1.worker.gpu.states import RequestState
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
+from rdk_cuda.integrations.vllm import CPUWorker
 from rdk_cuda.integrations.vllm.metrics import Counters
-from rdk_cuda.integrations.vllm.verification_v2 import TokenSampler, Verifier
-from rdk_cuda.integrations.vllm.worker import adopt
+from rdk_cuda.integrations.vllm.verification_v2 import TokenSampler
 
 from .exact import p_value
 from .scheduled import PARAMETERS, PREEMPTED, SIZE, K, Step, changed
@@ -49,47 +54,52 @@ def test_a_draft_that_a_grammar_forbids_is_rejected_and_not_forgotten(
     q = torch.tensor([0.05, 0.05, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1])
     forbidden = torch.arange(8) < 2
     masked = torch.where(forbidden, -torch.inf, p.log())
-    verifier, batch, drawn = one_draft_each(q.log(), samples=12_000)
+    sampler, batch, drawn = one_draft_each(q.log(), samples=12_000)
     assert 0.05 < forbidden[drawn].double().mean() < 0.15
     invalid = torch.zeros(len(drawn), 2, dtype=torch.bool)
     invalid[:, 1] = forbidden[drawn] | (forgotten == "all")
-    verifier.validated = frozenset(batch.req_ids if compared else ())
+    sampler.compared = frozenset(batch.idx_mapping.tolist() if compared else ())
     rows = torch.stack([masked, p.log()]).repeat(len(drawn), 1)
-    decided = verifier(rows, batch, None, invalid.flatten()).sampled_token_ids[:, 0]
+    decided = verifier_of(sampler)(rows, batch, None, invalid.flatten()).sampled_token_ids[:, 0]
     expected = {(token,): p for token, p in enumerate(masked.softmax(-1).tolist())}
     assert (p_value(expected, decided[:, None].tolist()) > FALSE_ALARM) == lossless
-    counted = verifier.sampler.speculator.counters.read()
+    counted = sampler.speculator.counters.read()
     assert counted["put_back_tokens.grammar"] == (int(forbidden[drawn].sum()) if compared else 0)
 
 
-@pytest.mark.parametrize("kernels", [(False,), (True, False)])
-def test_a_step_without_drafts_is_decided_in_both_versions(kernels: tuple[bool, ...]) -> None:
-    """The arguments of 0.32 and of 0.33, which also says whether a row has a top-p alone."""
-    verifier, batch, _ = one_draft_each(torch.zeros(8), samples=40)
+@pytest.mark.parametrize("truncates", [False, True])
+def test_a_step_without_drafts_is_decided_inside_its_limits(
+    truncates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # vLLM's kernel for both limits does not run in the interpreter.
+    monkeypatch.setattr(states_module, "apply_top_k_top_p", apply_top_k_top_p_pytorch)
+    sampler, batch, _ = one_draft_each(torch.zeros(8), samples=40)
     slots, rows = batch.idx_mapping, torch.randn(40, 8, generator=torch.Generator().manual_seed(1))
-    sampler, positions = verifier.sampler, torch.arange(40)
-    states = sampler.sampling_states
+    positions = torch.arange(40)
+    sampler.truncates = truncates
+    states = sampler.sampler.sampling_states
     states.top_k.np[::2], states.top_p.np[1::2] = 1, 1e-6
     assert sampler.limits(slots[:0], batch.idx_mapping_np[:0]) == (None, None)
     states.apply_staged_writes()
+    sampler.sampler.needs_logits_processing[:] = True
     top_k, top_p = sampler.limits(slots, batch.idx_mapping_np)
     assert top_k is not None
     assert top_p is not None
     assert top_k.tolist() == [8 if slot % 2 else 1 for slot in slots.tolist()]
-    tokens, processed = sampler._sample_random(
-        rows, slots, batch.idx_mapping_np, positions, top_k, top_p, *kernels
-    )
+    own = slots, slots, batch.idx_mapping_np, positions, positions, positions * 0, positions.numpy()
+    tokens, processed = sampler.sample(rows, *own)
     assert tokens.tolist() == rows.argmax(-1).tolist()
-    assert processed is rows
+    assert (processed.isinf().sum(1) == 7 * truncates).all()
 
 
 def test_ranks_that_verify_their_own_requests_decide_what_one_rank_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With `--enable-batch-sharded-sampling`, by vLLM's own way to share a batch among ranks."""
-    verifier, batch, _ = one_draft_each(torch.zeros(8), samples=40)
-    counters = verifier.sampler.speculator.counters
+    sampler, batch, _ = one_draft_each(torch.zeros(8), samples=40)
+    counters = sampler.speculator.counters
     rows = torch.randn(80, 8, generator=torch.Generator().manual_seed(1))
+    verifier = verifier_of(sampler)
     whole = verifier(rows, batch).sampled_token_ids
     expected = counters.read()["accepted_tokens.head"]
     assert expected > 5
@@ -111,7 +121,25 @@ def test_ranks_that_verify_their_own_requests_decide_what_one_rank_does(
     assert not torch.equal(together(rows.roll(2, 0)), whole)  # a control: others' rows
 
 
-def one_draft_each(logits: Tensor, samples: int) -> tuple[Verifier, Any, Tensor]:
+def test_a_step_with_other_rows_than_its_drafts_is_refused() -> None:
+    sampler, batch, _ = one_draft_each(torch.zeros(8), samples=40)
+    sampler.num_drafts = {}
+    with pytest.raises(RuntimeError, match=r"80 rows of logits, and its requests .* need 40"):
+        verifier_of(sampler)(torch.zeros(80, 8), batch)
+
+
+def test_drafts_that_come_too_late_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM hands over -1 for them. Nor are those of a request that is gone."""
+    drafts = DraftTokenIds(["known", "late", "gone"], [[3, 0], [-1, -1], [5, 6]])
+    monkeypatch.setattr(EngineCPUWorker, "take_draft_token_ids", lambda self: drafts)
+    worker, slots = object.__new__(CPUWorker), {"late": 4, "known": 7}
+    worker._sampler = SimpleNamespace()
+    worker.model_runner = SimpleNamespace(req_states=SimpleNamespace(req_id_to_index=slots))
+    assert worker.take_draft_token_ids() is drafts
+    assert worker._sampler.compared == {7}
+
+
+def one_draft_each(logits: Tensor, samples: int) -> tuple[TokenSampler, Any, Tensor]:
     """V2's samplers as the worker replaces them, a batch in V2's layout, and what was drafted."""
     arena = DraftArena(Affinity.intersection(Vocabulary.identity(8)), samples, draft_length=1)
     slots = torch.arange(samples).roll(3)
@@ -131,13 +159,17 @@ def one_draft_each(logits: Tensor, samples: int) -> tuple[Verifier, Any, Tensor]
     batch = in_layout(slots, drawn[:, None].tolist(), [6] * samples)
     counters = Counters(Vocabulary.identity(8), arena.device)
     counters.active = True
-    sampler = adopt(
-        own,
-        TokenSampler,
-        speculator=SimpleNamespace(arena=arena, counters=counters),
-        method="token",
-    )
-    return Verifier(sampler, OPTIONS, arena.device), batch, drawn
+    speculator: Any = SimpleNamespace(arena=arena, counters=counters)
+    sampler = TokenSampler(own, speculator, "token")
+    sampler.num_drafts = dict.fromkeys(range(samples), 1)
+    return sampler, batch, drawn
+
+
+def verifier_of(sampler: TokenSampler) -> Any:
+    """vLLM's rejection sampler, as the worker changes it."""
+    verifier = RejectionSampler(sampler.sampler, OPTIONS, torch.device("cpu"))
+    verifier._verify = sampler.verify
+    return verifier
 
 
 def in_layout(slots: Tensor, drafts: list[list[int]], newest: list[int]) -> Any:
@@ -182,11 +214,11 @@ def decided(step: Step, cases: list[Any]) -> tuple[Any, Any]:
     states.apply_staged_writes()
     own.apply_staged_writes()
     step.counters.active = True
-    sampler = adopt(own, TokenSampler, speculator=step, method="token")
-    verifier = Verifier(sampler, OPTIONS, states.device)
+    sampler = TokenSampler(own, step, "token")
     # Also what was preempted has been compared. What fills a request up are drafts of before.
-    verifier.validated = frozenset(str(case.slot) for case in cases if case.drafted)
+    sampler.compared = frozenset(case.slot for case in cases if case.drafted)
     counts = [K if case.name == "goes on" else len(case.drafts) for case in cases]
+    sampler.num_drafts = {case.slot: n for case, n in zip(cases, counts, strict=True)}
     drafts = torch.stack(step.drafts, 1)
     given = [drafts[case.slot, :n].tolist() for case, n in zip(cases, counts, strict=True)]
     batch = in_layout(torch.tensor([case.slot for case in cases]), given, [9] * len(cases))
@@ -195,7 +227,7 @@ def decided(step: Step, cases: list[Any]) -> tuple[Any, Any]:
     invalid = batch.expanded_local_pos > torch.tensor(valid).repeat_interleave(
         batch.cu_num_logits.diff()
     )
-    made = verifier(torch.cat(rows), batch, None, invalid)
+    made = verifier_of(sampler)(torch.cat(rows), batch, None, invalid)
     return step.found(cases, made, batch.cu_num_logits[:-1].tolist())
 
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
-from vllm.v1.sample.logits_processor import LogitsProcessors, MinTokensLogitsProcessor
+from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from rdk_cuda.integrations.vllm.requests import Requests
-from rdk_cuda.integrations.vllm.verification import TokenSampler, Verifier
+from rdk_cuda.integrations.vllm.verification import TokenSampler
 
 from .scheduled import KINDS, PARAMETERS, PREEMPTED, SIZE, Step, changed
 
 CPU = torch.device("cpu")
-CONFIG = SimpleNamespace(
-    model_config=SimpleNamespace(seed=0), scheduler_config=SimpleNamespace(max_num_seqs=16)
-)
+MODEL = SimpleNamespace(seed=0, logprobs_mode="raw_logprobs", return_sampling_mask=False)
+CONFIG = SimpleNamespace(model_config=MODEL)
 
 
 def decided(seed: int, resumed: list[str], *only: str, **changes: Any) -> tuple[Any, Any]:
@@ -30,8 +28,7 @@ def decided(seed: int, resumed: list[str], *only: str, **changes: Any) -> tuple[
     step.counters.active = True
     cases = [case for case in step.cases if not only or case.name in only]
     cases = [changed(case, **{name: of(case) for name, of in changes.items()}) for case in cases]
-    processors = LogitsProcessors([MinTokensLogitsProcessor(CONFIG, CPU, False)])
-    batch, states = InputBatch(len(cases), 64, 512, CPU, SIZE, [16], [4], processors), {}
+    batch, states = InputBatch(len(cases), 64, 512, CPU, SIZE, [16], [4], LogitsProcessors()), {}
     for case in cases:
         own = case.name, case.prompt, [], case.params, None, ([0],), 0, case.output
         states[case.name] = CachedRequestState(*own)
@@ -44,7 +41,6 @@ def decided(seed: int, resumed: list[str], *only: str, **changes: Any) -> tuple[
         requests=states,
         vllm_config=CONFIG,
         max_model_len=64,
-        discard_request_mask=SimpleNamespace(np=np.zeros(len(cases), dtype=bool)),
     )
     requests = Requests(runner, max_scheduled=10**6, longest_prefill=0)
     requests.drafts = step.drafts
@@ -56,9 +52,7 @@ def decided(seed: int, resumed: list[str], *only: str, **changes: Any) -> tuple[
         draft_token_ids=torch.tensor([t for case in cases for t in case.drafts]).int(),
     )
     batch.num_computed_tokens_cpu[:] = 9
-    sampler = TokenSampler("raw_logprobs")
-    sampler.requests, sampler.proposer, sampler.method = requests, step, "token"
-    made = Verifier(sampler)(metadata, None, logits, batch.sampling_metadata)
+    made = TokenSampler(requests, step, "token").sample(logits, metadata)
     width = made.sampled_token_ids.shape[1]
     return step.found(cases, made, list(range(0, len(cases) * width, width)))
 

@@ -82,6 +82,12 @@ def options(vllm_config: Any) -> WorkerOptions:
     )
 
 
+def lists_processed(vllm_config: Any) -> bool:
+    """Whether vLLM lists the likeliest tokens of rows that its limits have truncated."""
+    model = vllm_config.model_config
+    return model.logprobs_mode.startswith("processed") or bool(model.return_sampling_mask)
+
+
 def refuse_unsupported(
     vllm_config: Any, uses_v2_model_runner: bool, budgets_are_refused: bool
 ) -> None:

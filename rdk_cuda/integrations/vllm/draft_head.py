@@ -44,6 +44,7 @@ class DraftHead:
     _full_head: TokenHead
     _target: Any
     _calibrated: PrunedDrafter | TokenMap | None
+    _reads: Tensor | None = None  # `[V_t]`, what the model reads in the place of each target token
 
     def fit_head(self) -> None:
         """Make `drafter` and `arena`, before vLLM measures how much memory is left for its cache.
@@ -92,7 +93,7 @@ class DraftHead:
             plain = PrunedDrafter(vocabulary, Affinity.intersection(vocabulary), *own)
             return _moved(plain, shard.rows)
         if isinstance(self._calibrated, TokenMap):
-            return self._mapped(self._calibrated, target_size, shard)
+            return self._mapped(model, self._calibrated, target_size, shard)
         drafter = self._calibrated
         got = [drafter.affinity.target_size, drafter.weight.shape[1]]
         needs = [target_size, shard.rows.shape[1]]
@@ -107,7 +108,9 @@ class DraftHead:
             )
         return _moved(drafter, shard.rows)
 
-    def _mapped(self, mapped: TokenMap, target_size: int, shard: HeadShard) -> PrunedDrafter:
+    def _mapped(
+        self, model: Any, mapped: TokenMap, target_size: int, shard: HeadShard
+    ) -> PrunedDrafter:
         affinity = mapped.affinity
         got = [affinity.target_size, affinity.draft_size]
         if got != [target_size, shard.size]:
@@ -115,10 +118,33 @@ class DraftHead:
                 f"the affinity has [V_t, V_d] = {got}; the models that "
                 f"are served have {[target_size, shard.size]}: name those that it was made for"
             )
-        self.read_as(mapped.reads.to(shard.rows.device))  # type: ignore[attr-defined]
+        self._read_as(model, mapped.reads.to(shard.rows.device))
         return _moved(
             PrunedDrafter(mapped.vocabulary, affinity, *shard.whole(_all_gather)), shard.rows
         )
+
+    def _read_as(self, model: Any, reads: Tensor) -> None:
+        """Have the model read these tokens in the place of the target's; for -1, none, the first.
+
+        vLLM passes target tokens then, as between equal tokenizers.
+        """
+        if type(model).__call__ is not torch.nn.Module.__call__:
+            raise UnsupportedConfigurationError(
+                f"vLLM compiles all of {type(model).__name__}, which cannot read another "
+                "tokenizer's tokens then; needs a drafter whose layers alone are compiled"
+            )
+        if self._reads is None:
+            model.register_forward_pre_hook(self._in_own_tokens, with_kwargs=True)
+        self._reads = reads.int().clamp(min=0)
+        self.use_heterogeneous_vocab = False  # V1's, which would map them, too
+
+    def _in_own_tokens(self, model: Any, args: Any, named: dict[str, Any]) -> Any:
+        if self._reads is None or args or named.get("input_ids") is None:
+            raise UnsupportedConfigurationError(
+                "a drafter with another tokenizer reads token ids, and vLLM gives it none; serve "
+                "a model of text alone, or leave use_heterogeneous_vocab out"
+            )
+        return args, named | {"input_ids": self._reads[named["input_ids"]]}
 
     def _head_of_dynamic_tokens(self, shard: HeadShard) -> TokenHead:
         lifted, size = self.drafter.lifted, self.drafter.affinity.target_size

@@ -21,10 +21,6 @@ class Proposer(DraftHead):
 
     _requests: Requests
 
-    def read_as(self, reads: Tensor) -> None:
-        """Read these tokens, `[V_t]`, in the place of the target's."""
-        self.vocab_mapping.target_to_draft_ids = reads  # type: ignore[attr-defined]
-
     def _sample_draft_tokens(
         self, hidden_states: Tensor, sampling_metadata: Any
     ) -> tuple[Tensor, None]:

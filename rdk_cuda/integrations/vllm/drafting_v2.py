@@ -22,17 +22,7 @@ class Speculator(DraftHead):
     """The part of a speculator that is the same for every method of vLLM."""
 
     _request_states: Any
-    _reads: Tensor | None = None
     _place: tuple[Tensor, Tensor] | None = None
-
-    def read_as(self, reads: Tensor) -> None:
-        """Read these tokens, `[V_t]`, in the place of the target's; -1, none, is the first one."""
-        self._reads = reads.int().clamp(min=0)
-
-    def _run_model(self, first: Any, *others: Any, **named: Any) -> Any:
-        """Take vLLM's arguments, of which the first is `input_ids` where a drafter reads others."""
-        first = first if self._reads is None else self._reads[first]
-        return super()._run_model(first, *others, **named)  # type: ignore[misc]
 
     def sample_draft(
         self,

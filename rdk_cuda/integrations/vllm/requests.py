@@ -100,11 +100,15 @@ class Requests:
             self._known = upload(self._tokens_at(ends + np.arange(-window, 0), -1), decided.device)
         return KeptContexts(self._known, decided, drafts, len(self.drafts), window=window)
 
+    def num_outputs(self) -> Any:
+        """`[B]` integers, how many tokens each request has put out before this step."""
+        batch, size = self.runner.input_batch, len(self.ids)
+        return batch.num_tokens_no_spec[:size] - batch.num_prompt_tokens[:size]
+
     def outputs(self, padding: int) -> Tensor:
         """Return `[B, n]` int32, what each request has put out before this step, then `padding`."""
-        batch, size = self.runner.input_batch, len(self.ids)
-        first = batch.num_prompt_tokens[:size, None]
-        counts = batch.num_tokens_no_spec[:size, None] - first
+        counts = self.num_outputs()[:, None]
+        first = self.runner.input_batch.num_prompt_tokens[: len(counts), None]
         places = np.arange(counts.max())
         return torch.from_numpy(
             self._tokens_at(np.where(places < counts, first + places, -1), padding)
@@ -123,8 +127,9 @@ class Requests:
         is drafted behind it, so that has no slot.
         """
         self._decided, self._first, self._known = (tokens, positions), None, None
-        goes_on = self.runner.discard_request_mask.np
-        self._slots = {name: slot for slot, name in enumerate(self.ids) if not goes_on[slot]}
+        size = len(self.ids)
+        read = self.positions([0] * size) >= self.runner.input_batch.num_tokens_no_spec[:size]
+        self._slots = {name: slot for slot, name in enumerate(self.ids) if read[slot]}
         self.drafts = []
 
     def first(self) -> Tensor:

@@ -12,7 +12,7 @@ are truncated beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from vllm.model_executor.layers.utils import apply_penalties
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
 from ..draft_arena import upload
+from .requests import Requests
 
 
 class LogitRows:
@@ -87,7 +88,7 @@ def processed(
     temperature: Tensor,
     rows: LogitRows,
     drafts: Tensor,
-    outputs: Callable[[int], Tensor],
+    requests: Requests,
     truncate: bool,
 ) -> Processed:
     """Apply the requests' parameters to the target's rows.
@@ -95,18 +96,18 @@ def processed(
     Args:
         logits: `[R, V_t]`, with `-inf` where a grammar forbids a token. They are not changed.
         sampling: vLLM's `SamplingMetadata`. params: each request's `SamplingParams`, for what vLLM
-            leaves out where it speculates: min-p, logit bias.
+            leaves out where it speculates: min-p, logit bias, and for `min_tokens`.
         temperature: `[B]` float32, 0 for greedy requests.
         rows: of the requests of `sampling`.
         drafts: `[N]`, packed.
-        outputs: of `Requests`. Called only where a penalty reads them.
+        requests: what these have put out is asked for where penalties or `min_tokens` read it.
         truncate: whether the rows themselves are truncated, by vLLM's functions.
     """
     steps = [
         *_masks(sampling, rows),
-        *_minimums(sampling, rows),
+        *_minimums(params, rows, requests),
         *_biases(params, rows),
-        *_penalties(sampling, rows, drafts, outputs),
+        *_penalties(sampling, rows, drafts, requests),
     ]
     limits = _limits(sampling, params, logits.device)
     limited = any(limit is not None for limit in limits)
@@ -146,8 +147,7 @@ def needs_whole_rows(sampling: Any, params: Sequence[Any]) -> bool:
     return (
         sampling.allowed_token_ids_mask is not None
         or bool(sampling.bad_words_token_ids)
-        or bool(_delaying(sampling))
-        or any(own.logit_bias or own.min_p for own in params)
+        or any(own.logit_bias or own.min_p or own.min_tokens for own in params)
         or not sampling.no_penalties
         or (not sampling.all_greedy and (sampling.top_k is not None or sampling.top_p is not None))
         or sampling.max_num_logprobs is not None
@@ -185,18 +185,19 @@ def _masks(sampling: Any, rows: LogitRows) -> list[Any]:
     return steps
 
 
-def _minimums(sampling: Any, rows: LogitRows) -> list[Any]:
+def _minimums(params: Sequence[Any], rows: LogitRows, requests: Requests) -> list[Any]:
     """As if every row were a draft: so a stop token is allowed after enough drafts, too."""
-
-    def step(processor: Any) -> Any:
-        return lambda logits: processor.apply_with_spec_decode(logits, rows.counts)
-
-    return [step(processor) for processor in _delaying(sampling)]
-
-
-def _delaying(sampling: Any) -> list[Any]:
-    processors = sampling.logitsprocs.non_argmax_invariant
-    return [each for each in processors if getattr(each, "min_toks", None)]
+    delaying = [b for b, own in enumerate(params) if own.min_tokens]
+    if not delaying:
+        return []
+    lengths = requests.num_outputs().tolist()
+    found = [
+        (row, token, -torch.inf)
+        for row, b, j in rows.places(delaying)
+        if lengths[b] + j < params[b].min_tokens
+        for token in params[b].all_stop_token_ids
+    ]
+    return [lambda logits: _added(logits, found)] if found else []
 
 
 def _biases(params: Sequence[Any], rows: LogitRows) -> list[Any]:
@@ -218,9 +219,7 @@ def _added(logits: Tensor, found: list[tuple[int, int, float]]) -> Tensor:
     return logits
 
 
-def _penalties(
-    sampling: Any, rows: LogitRows, drafts: Tensor, outputs: Callable[[int], Tensor]
-) -> list[Any]:
+def _penalties(sampling: Any, rows: LogitRows, drafts: Tensor, requests: Requests) -> list[Any]:
     if sampling.no_penalties:
         return []
 
@@ -232,7 +231,7 @@ def _penalties(
         first = rows.offsets - torch.arange(len(rows.counts), device=logits.device)
         drafted = own[first[:, None] + steps][rows.request]
         drafted = drafted.masked_fill(steps >= rows.place[:, None], padding)
-        before = upload(outputs(padding).numpy(), logits.device)[rows.request]
+        before = upload(requests.outputs(padding).numpy(), logits.device)[rows.request]
         penalties = (
             sampling.presence_penalties,
             sampling.frequency_penalties,

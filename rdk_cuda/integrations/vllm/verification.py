@@ -1,4 +1,4 @@
-"""vLLM's samplers with `rdk::verify` in place of their draws.
+"""What model runner V1 decides, by `rdk::verify` in place of vLLM's samplers.
 
 Every token that a request gets is decided here, also where nothing was drafted: all random numbers
 are functions of its seed and the token's position (DESIGN section 5), so its text does not depend
@@ -13,38 +13,40 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from vllm.v1.outputs import SamplerOutput
-from vllm.v1.sample.rejection_sampler import RejectionSampler
-from vllm.v1.sample.sampler import Sampler
+from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 
 from ...functional import Method
 from ..draft_arena import upload
+from .configuration import lists_processed
 from .requests import Requests
 from .target_logits import LogitRows, Processed, processed
 
 
-class TokenSampler(Sampler):  # type: ignore[misc]
-    """`Sampler` of a step without drafts; and what both samplers share, `decide`."""
+class TokenSampler:
+    """Decides the steps of model runner V1, with drafts or without.
 
-    requests: Requests
-    proposer: Any
-    method: Method
+    Args:
+        requests: the runner's. proposer: whose drafts to decide.
+        method: of `rdk_cuda.verify`.
+    """
 
-    def forward(
-        self,
-        logits: Tensor,
-        sampling_metadata: Any,
-        predict_bonus_token: bool = False,
-        logprobs_mode_override: Any = None,
-    ) -> Any:
-        """Decide a step without drafts, with vLLM's arguments."""
-        if sampling_metadata is not self.requests.runner.input_batch.sampling_metadata:
-            return super().forward(  # a run without requests, to warm up
-                logits, sampling_metadata, predict_bonus_token, logprobs_mode_override
-            )
-        none = torch.empty(0, dtype=torch.int32, device=logits.device)
-        positions = self.requests.positions([0] * len(logits))
-        return self.decide(logits, sampling_metadata, [0] * len(logits), none, positions)
+    def __init__(self, requests: Requests, proposer: Any, method: Method) -> None:
+        self.requests, self.proposer, self.method = requests, proposer, method
+        config = requests.runner.vllm_config
+        self._lists: str = config.model_config.logprobs_mode
+        # The same for every step of an engine: a tie may be judged otherwise by vLLM's functions.
+        self._truncates = lists_processed(config)
+
+    def sample(self, logits: Tensor, spec_decode_metadata: Any) -> Any:
+        """Do `GPUModelRunner._sample`, with its arguments: None, or a step's drafts."""
+        sampling = self.requests.runner.input_batch.sampling_metadata
+        if spec_decode_metadata is None:
+            counts = [0] * len(logits)
+            drafts = torch.empty(0, dtype=torch.int32, device=logits.device)
+            return self.decide(logits, sampling, counts, drafts, self.requests.positions(counts))
+        positions = self.requests.positions(spec_decode_metadata.num_draft_tokens)
+        logits, counts, drafts = _drawn(spec_decode_metadata, sampling.spec_token_ids, logits)
+        return self.decide(logits, sampling, counts, drafts, positions)
 
     def decide(
         self, logits: Tensor, sampling: Any, num_drafts: list[int], drafts: Tensor, positions: Any
@@ -65,12 +67,11 @@ class TokenSampler(Sampler):  # type: ignore[misc]
             temperature = torch.zeros(batch, dtype=torch.float32, device=device)
         elif len(temperature) > batch:
             temperature = temperature[:batch]
-        # The same for every step of an engine: a tie may be judged otherwise by vLLM's functions.
-        truncate = self.logprobs_mode.startswith("processed")
-        outputs = self.requests.outputs
-        params = self.requests.params()
-        target = processed(logits, sampling, params, temperature, rows, drafts, outputs, truncate)
-        if self.requests.group is not None and target.logits is not logits:
+        requests, params = self.requests, self.requests.params()
+        target = processed(
+            logits, sampling, params, temperature, rows, drafts, requests, self._truncates
+        )
+        if requests.group is not None and target.logits is not logits:
             raise RuntimeError(
                 "rdk_cuda.integrations.vllm: a request changes rows of logits that are in shards; "
                 "report this, and leave verify_on_shards out"
@@ -78,7 +79,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         tokens = self._verified(target, num_drafts, drafts, temperature, positions)
         # Nothing here draws from vLLM's generators, and on a CPU (0.32.0) it fails to rewind those
         # of requests whose prefill goes on.
-        self.requests.runner.input_batch.generators.clear()
+        requests.runner.input_batch.generators.clear()
         return SamplerOutput(tokens, self._logprobs(logits, target, sampling, rows, tokens))
 
     def _verified(
@@ -127,6 +128,7 @@ class TokenSampler(Sampler):  # type: ignore[misc]
     def _logprobs(
         self, logits: Tensor, target: Processed, sampling: Any, rows: LogitRows, tokens: Tensor
     ) -> Any:
+        """Of each token that may have been decided, in vLLM's layout; None where nobody asks."""
         asked, named = sampling.max_num_logprobs, sampling.logprob_token_ids
         if asked is None and not named:
             return None
@@ -134,17 +136,25 @@ class TokenSampler(Sampler):  # type: ignore[misc]
         steps = torch.arange(width, device=tokens.device)
         places = (rows.offsets[:, None] + steps).flatten()
         values = logits  # which the processed ones are, too, where no parameter changes rows
-        if self.logprobs_mode.startswith("processed"):
+        if self._truncates:
             scale = torch.where(target.temperature == 0, 1.0, target.temperature)
             values = target.logits.float() / scale[rows.request][:, None]
         values = values[places.clamp(max=len(values) - 1)].float()
-        if self.logprobs_mode.endswith("logprobs"):
-            values = self.compute_logprobs(values)
-        decided = tokens.flatten().clamp(min=0).long()  # what is not decided is not read
+        if self._lists.endswith("logprobs"):
+            values = values.log_softmax(-1)
+        decided = tokens.reshape(-1, 1).clamp(min=0).long()  # what is not decided is not read
         if named:
-            by_place = {b * width + j: ids for b, ids in named.items() for j in range(width)}
-            return self.gather_specific_token_logprobs(values, by_place, decided)
-        return self.gather_logprobs(values, asked, decided)
+            longest = max(map(len, named.values()))
+            given = np.full((len(tokens), longest), -1, dtype=np.int64)
+            for b, own in named.items():
+                given[b, : len(own)] = own
+            listed = upload(given, tokens.device).repeat_interleave(width, 0)
+        else:
+            listed = values.topk(asked, -1).indices
+        ids = torch.cat([decided, listed], 1)
+        found = values.gather(1, ids.clamp(min=0)).masked_fill_(ids < 0, -torch.inf)
+        ranks = (values >= found[:, :1]).sum(1)
+        return LogprobsTensors(ids.clamp_(min=0).int(), found, ranks)
 
 
 def _put_back(
@@ -193,18 +203,3 @@ def _drawn(
     rows = [first[b] + b + j for b, count in enumerate(drawn) for j in range(count + 1)]
     kept, left = (upload(np.array(own, np.int64), logits.device) for own in (rows, places))
     return logits[kept], drawn, drafts[left]
-
-
-class Verifier(RejectionSampler):  # type: ignore[misc]
-    """`RejectionSampler` of a step with drafts."""
-
-    def forward(
-        self, metadata: Any, draft_probs: Tensor | None, logits: Tensor, sampling_metadata: Any
-    ) -> Any:
-        """Decide a step with drafts, with vLLM's arguments."""
-        sampler: TokenSampler = self.sampler
-        if sampling_metadata is not sampler.requests.runner.input_batch.sampling_metadata:
-            return super().forward(metadata, draft_probs, logits, sampling_metadata)
-        positions = sampler.requests.positions(metadata.num_draft_tokens)
-        logits, num_drafts, drafts = _drawn(metadata, sampling_metadata.spec_token_ids, logits)
-        return sampler.decide(logits, sampling_metadata, num_drafts, drafts, positions)

