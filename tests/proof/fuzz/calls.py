@@ -305,7 +305,7 @@ def tensor(
     if rule.dtypes == LONG and name != "drafts":
         drawn = values.integers(shape)
         return drawn.masked_fill(values.some(shape, 0.7), 2**63 - 1) if name == "drawn" else drawn
-    universe = {"branches": 2**24, "tokens": max(sizes["V"], 1), "lengths": sizes["L"] + 1}
+    universe = {"branches": 2**24, "tokens": max(sizes["V"], 1), "lengths": sizes.get("L", 0) + 1}
     universe = universe.get(name, sizes["V_t"])
     worst = 0.1 if name.endswith("token_ids") else 0.3
     drawn = values.tokens(count, universe, random.choice(rule.dtypes), worst)
