@@ -18,7 +18,7 @@ MOVED = {
     "rdk_cuda.calibration.tuning": "rdk_cuda.recipes.choose",
     "rdk_cuda.calibration.virtual": "rdk_cuda.recipes.stages.virtual",
     "rdk_cuda.cli.progress": "rdk_cuda.recipes.progress",
-    "rdk_cuda.evaluation.acceptance": "rdk_cuda.recipes.report.rows",
+    "rdk_cuda.evaluation.acceptance": "rdk_cuda.recipes.report.evaluation",
     "rdk_cuda.evaluation.plots": "rdk_cuda.recipes.report.plots",
     "rdk_cuda.evaluation.rows": "rdk_cuda.recipes.report.rows",
     "rdk_cuda.evaluation.speed": "rdk_cuda.recipes.timing",

@@ -40,7 +40,7 @@ from rdk_cuda.files import write_json
 from rdk_cuda.recipes.distill import loaded
 from rdk_cuda.recipes.inputs.loading import quiet
 from rdk_cuda.recipes.request import Training
-from rdk_cuda.recipes.run import begun
+from rdk_cuda.recipes.stages.stage import State
 from rdk_cuda.recipes.timing import expected_accepted_length
 from rdk_cuda.training import LOSSES
 
@@ -83,7 +83,7 @@ def trained(options: argparse.Namespace, start: Path, data: str, folder: Path) -
     arguments = command.parse_args(list(map(str, given)))
     request = Training.of(arguments, arguments.out)
     models, stage = loaded(request)
-    state = begun(request, models)
+    state = State.of(request, models)
     with state.progress:
         stage.check(state)
         found = stage.run(state)

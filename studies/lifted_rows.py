@@ -59,7 +59,8 @@ from rdk_cuda.recipes.inputs.documents import Text, encode, first_token, read_do
 from rdk_cuda.recipes.inputs.loading import load_pair
 from rdk_cuda.recipes.inputs.pairs import Pair, StatePair
 from rdk_cuda.recipes.progress import Stages
-from rdk_cuda.recipes.report.rows import measure_acceptance, recovered_share
+from rdk_cuda.recipes.report.evaluation import measure_acceptance
+from rdk_cuda.recipes.report.rows import recovered_share
 from rdk_cuda.recipes.stages.lifted import with_lifted_rows
 from rdk_cuda.recipes.stages.pruning import LIFTED
 from rdk_cuda.recipes.stages.train.parts import ALL, LIFTED_ROWS

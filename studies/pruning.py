@@ -43,8 +43,9 @@ from rdk_cuda.recipes.inputs.documents import Window, encode
 from rdk_cuda.recipes.inputs.loading import quiet
 from rdk_cuda.recipes.inputs.pairs import ModelPair
 from rdk_cuda.recipes.record import record
+from rdk_cuda.recipes.report.evaluation import measure_acceptance
 from rdk_cuda.recipes.report.plots import OTHER, STYLES, VERMILLION, Style
-from rdk_cuda.recipes.report.rows import Bootstrap, measure_acceptance
+from rdk_cuda.recipes.report.rows import Bootstrap
 from rdk_cuda.recipes.report.written import write_figure
 from rdk_cuda.recipes.stages.pruning import BUILDERS, PRUNED, RECOMMENDED, Method, Pruning
 from rdk_cuda.reference import dense

@@ -41,7 +41,7 @@ from rdk_cuda.labs.steering import Steering
 from rdk_cuda.labs.steering.job import SteeredPair, SteeredTrain
 from rdk_cuda.recipes.inputs.loading import quiet
 from rdk_cuda.recipes.request import Training
-from rdk_cuda.recipes.run import begun
+from rdk_cuda.recipes.stages.stage import State
 
 PROMPT, CHOOSE = 32, 32
 PLAIN, STEERED, SHUFFLED = "plain", "steered", "shuffled"
@@ -82,7 +82,7 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[list[Row], Row]:
         steering = kind.between(pair.target, pair.drafter)
         steered = SteeredPair(**vars(pair), steering=steering)
         stage = SteeredTrain(whole, {}, steering=steering)
-        state = begun(asked(options, folder / way), steered)
+        state = State.of(asked(options, folder / way), steered)
         text, held_out = state.text.documents, state.held_out.documents
         with state.progress:
             chooses = stage.draw(state, "target", text, CHOOSE, 0)

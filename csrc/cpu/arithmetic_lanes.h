@@ -235,22 +235,13 @@ void dots_of(const HeadRows& rows, const void* hidden_data, int64_t size, float*
   }
 }
 
-template <typename Type>
-void dots_as(const HeadRows& rows, const void* hidden, int64_t size, float* dots) {
-  constexpr decltype(&dots_of<Type, 1>) kOfRows[kGroup] = {dots_of<Type, 1>, dots_of<Type, 2>,
-                                                           dots_of<Type, 3>, dots_of<Type, 4>};
-  kOfRows[rows.count - 1](rows, hidden, size, dots);
-}
-
 void dots(Dtype dtype, const HeadRows& rows, const void* hidden, int64_t size, float* dots) {
-  switch (dtype) {
-    case Dtype::kFloat16:
-      return dots_as<Float16Bits>(rows, hidden, size, dots);
-    case Dtype::kBFloat16:
-      return dots_as<BFloat16Bits>(rows, hidden, size, dots);
-    default:
-      return dots_as<Float32>(rows, hidden, size, dots);
-  }
+  with_elements(dtype, [&](auto type) {
+    using Type = decltype(type);
+    constexpr decltype(&dots_of<Type, 1>) kOfRows[kGroup] = {dots_of<Type, 1>, dots_of<Type, 2>,
+                                                             dots_of<Type, 3>, dots_of<Type, 4>};
+    kOfRows[rows.count - 1](rows, hidden, size, dots);
+  });
 }
 
 constexpr Arithmetic arithmetic_named(const char* name) {

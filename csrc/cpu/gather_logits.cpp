@@ -56,16 +56,12 @@ void gather_logits(const GatherLogitsParams& params, const Threads& threads) {
   const int64_t count = params.rows * params.tokens_per_row;
   const int64_t units_per_row = (params.tokens_per_row + kTokensPerUnit - 1) / kTokensPerUnit;
   share(threads.for_columns(count * params.hidden_size), params.rows * units_per_row,
-        [&](Units& units) {
-          for (int64_t unit; units.claim(&unit);) {
-            const int64_t row = unit / units_per_row;
-            const int64_t begin =
-                row * params.tokens_per_row + unit % units_per_row * kTokensPerUnit;
-            const int64_t end = std::min(begin + kTokensPerUnit, (row + 1) * params.tokens_per_row);
-            with_element_type(params.dtype, [&](auto type) {
-              gather<std::remove_cv_t<std::remove_pointer_t<decltype(type)>>>(params, begin, end);
-            });
-          }
+        [&](int64_t unit) {
+          const int64_t row = unit / units_per_row;
+          const int64_t begin = row * params.tokens_per_row + unit % units_per_row * kTokensPerUnit;
+          const int64_t end = std::min(begin + kTokensPerUnit, (row + 1) * params.tokens_per_row);
+          with_element_type(params.dtype,
+                            [&](auto type) { gather<decltype(type)>(params, begin, end); });
         });
 }
 

@@ -12,6 +12,8 @@
 
 #include <cstdint>
 
+#include "arithmetic.h"
+
 #if RDK_PART_LANES >= 8
 #include <immintrin.h>
 #endif
@@ -223,6 +225,19 @@ struct Float16Bits {
   }
 };
 
+// Calls f with the elements of a dtype.
+template <typename F>
+auto with_elements(Dtype dtype, const F& f) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return f(Float16Bits{});
+    case Dtype::kBFloat16:
+      return f(BFloat16Bits{});
+    default:
+      return f(Float32{});
+  }
+}
+
 // Fewer than kLanes elements; the other lanes get `filler`.
 template <typename Type>
 Floats load_some(const typename Type::Element* in, int64_t count, typename Type::Element filler) {
@@ -323,11 +338,9 @@ struct Masses {
         sums[1], _mm512_maskz_cvttps_epi64(0xFF, _mm512_maskz_extractf32x8_ps(0xFF, scaled, 1)));
   }
   int64_t sum() const {
-    int64_t lane[8];
-    __builtin_memcpy(lane, &sums[0], sizeof lane);
+    int64_t lane[kLanes];
+    __builtin_memcpy(lane, sums, sizeof lane);
     int64_t total = 0;
-    for (int64_t value : lane) total += value;
-    __builtin_memcpy(lane, &sums[1], sizeof lane);
     for (int64_t value : lane) total += value;
     return total;
   }

@@ -14,16 +14,16 @@ namespace rdk::cpu {
 using torch::headeronly::BFloat16;
 using torch::headeronly::Half;
 
-// Calls f with a null pointer of the element type, so that f can name it.
+// Calls f with any element of the dtype, whose type f can name.
 template <typename F>
 decltype(auto) with_element_type(Dtype dtype, F&& f) {
   switch (dtype) {
     case Dtype::kFloat16:
-      return f(static_cast<const Half*>(nullptr));
+      return f(Half{});
     case Dtype::kBFloat16:
-      return f(static_cast<const BFloat16*>(nullptr));
+      return f(BFloat16{});
     default:
-      return f(static_cast<const float*>(nullptr));
+      return f(0.0f);
   }
 }
 
@@ -39,8 +39,9 @@ class LogitsRow {
   Dtype dtype() const { return dtype_; }
   const void* at(int64_t i) const { return bytes_ + i * element_bytes_; }
   float operator[](int64_t i) const {
-    return with_element_type(
-        dtype_, [&](auto type) { return static_cast<float>(*static_cast<decltype(type)>(at(i))); });
+    return with_element_type(dtype_, [&](auto type) {
+      return static_cast<float>(*static_cast<const decltype(type)*>(at(i)));
+    });
   }
 
  private:

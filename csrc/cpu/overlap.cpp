@@ -85,7 +85,7 @@ void compare_chunk(const OverlapParams& params, int64_t chunk, float* q, Row* ro
 
 void compare(const OverlapParams& params, const Threads& threads, Group* group) {
   const AffinityColumns& affinity = params.affinity;
-  share(threads, (affinity.target_size + kTile - 1) / kTile, [&](Units& units) {
+  share(threads, (affinity.target_size + kTile - 1) / kTile, [&](int64_t tile) {
     alignas(64) float tiles[kGroup][kTile];
     const RedistributedRow* rows[kGroup];
     float* q[kGroup];
@@ -93,14 +93,12 @@ void compare(const OverlapParams& params, const Threads& threads, Group* group) 
       rows[i] = &group->rows[i].redistributed;
       q[i] = tiles[i];
     }
-    for (int64_t tile; units.claim(&tile);) {
-      const int64_t begin = tile * kTile;
-      const int64_t end = std::min(begin + kTile, affinity.target_size);
-      RedistributedRow::evaluate(rows, group->count, affinity, begin, end, q);
-      for (int64_t i = 0; i < group->count; ++i) {
-        for (int64_t first = begin; first < end; first += kChunk) {
-          compare_chunk(params, first / kChunk, q[i] + (first - begin), &group->rows[i]);
-        }
+    const int64_t begin = tile * kTile;
+    const int64_t end = std::min(begin + kTile, affinity.target_size);
+    RedistributedRow::evaluate(rows, group->count, affinity, begin, end, q);
+    for (int64_t i = 0; i < group->count; ++i) {
+      for (int64_t first = begin; first < end; first += kChunk) {
+        compare_chunk(params, first / kChunk, q[i] + (first - begin), &group->rows[i]);
       }
     }
   });

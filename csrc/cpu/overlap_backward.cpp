@@ -130,7 +130,7 @@ class Rows {
   void write(void* grads, int64_t size, int64_t row, int64_t begin, int64_t count,
              const Value& value) const {
     with_element_type(params_.draft.dtype, [&](auto type) {
-      using Element = std::remove_cv_t<std::remove_pointer_t<decltype(type)>>;
+      using Element = decltype(type);
       Element* out = static_cast<Element*>(grads) + (first_ + row) * size + begin;
       for (int64_t i = 0; i < count; ++i) out[i] = static_cast<Element>(value(i));
     });
@@ -152,9 +152,8 @@ void overlap_backward(const OverlapBackwardParams& params, const Threads& thread
         bytes->resize(words * 32);
         gather_bits(params.below + first * words, words, end - first, bytes->data());
         const Rows rows(params, first, end - first, bytes->data());
-        share(for_group, chunks_of(params.draft.draft_size), [&](Units& units) {
-          for (int64_t chunk; units.claim(&chunk);) rows.write_chunk(chunk);
-        });
+        share(for_group, chunks_of(params.draft.draft_size),
+              [&](int64_t chunk) { rows.write_chunk(chunk); });
         rows.write_dynamic();
       });
 }

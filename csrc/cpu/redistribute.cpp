@@ -55,14 +55,12 @@ bool begin_row(const RedistributeParams& params, int64_t index, const Threads& t
 void evaluate(const AffinityColumns& affinity, const Group& group, const Threads& threads) {
   // Small enough that what one pass writes is still in the L1 cache when the next one reads it.
   constexpr int64_t kTile = 2048;
-  share(threads, (affinity.target_size + kTile - 1) / kTile, [&](Units& units) {
-    for (int64_t tile; units.claim(&tile);) {
-      const int64_t begin = tile * kTile;
-      const int64_t end = std::min(begin + kTile, affinity.target_size);
-      float* q[kGroup];
-      for (int64_t i = 0; i < group.count; ++i) q[i] = group.probs[i] + begin;
-      RedistributedRow::evaluate(group.evaluated, group.count, affinity, begin, end, q);
-    }
+  share(threads, (affinity.target_size + kTile - 1) / kTile, [&](int64_t tile) {
+    const int64_t begin = tile * kTile;
+    const int64_t end = std::min(begin + kTile, affinity.target_size);
+    float* q[kGroup];
+    for (int64_t i = 0; i < group.count; ++i) q[i] = group.probs[i] + begin;
+    RedistributedRow::evaluate(group.evaluated, group.count, affinity, begin, end, q);
   });
 }
 

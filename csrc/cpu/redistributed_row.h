@@ -29,12 +29,10 @@ class RedistributedRow {
   void assign(const DraftRow& row, const float* stats, int64_t rank, const Threads& threads) {
     std::copy_n(stats, 2 + rank, stats_);
     exponentials_.resize(row.static_chunks() * kChunk);
-    share(threads, row.static_chunks(), [&](Units& units) {
-      for (int64_t chunk; units.claim(&chunk);) {
-        float* z = exponentials_.data() + chunk * kChunk;
-        row.scale(chunk, z);
-        arithmetic().exponentiate(z, row.count(chunk), stats_[0]);
-      }
+    share(threads, row.static_chunks(), [&](int64_t chunk) {
+      float* z = exponentials_.data() + chunk * kChunk;
+      row.scale(chunk, z);
+      arithmetic().exponentiate(z, row.count(chunk), stats_[0]);
     });
     dynamic_.clear();
     for (int64_t c = 0; c < row.dynamic_size(); ++c) {

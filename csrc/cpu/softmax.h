@@ -94,26 +94,26 @@ struct Softmax {
   }
 };
 
+// work(chunk) for all chunks of a row, several in a unit.
+template <typename Work>
+void share_chunks(const Threads& threads, int64_t chunks, const Work& work) {
+  constexpr int64_t kTogether = 8;
+  share(threads, chunks, work, kTogether);
+}
+
 // One pass over a row. on_chunk(chunk, exponentials) is called for each chunk that is not known to
 // be empty, while it is in cache.
 template <typename Row, typename OnChunk>
 void summarize(const Row& row, const Threads& threads, Softmax* softmax, const OnChunk& on_chunk) {
-  constexpr int64_t kChunksPerUnit = 8;
-  const int64_t chunks = row.chunks();
-  softmax->chunks.resize(chunks);
-  share(threads, (chunks + kChunksPerUnit - 1) / kChunksPerUnit, [&](Units& units) {
+  softmax->chunks.resize(row.chunks());
+  share_chunks(threads, row.chunks(), [&](int64_t chunk) {
     alignas(64) float weights[kChunk];
-    for (int64_t unit; units.claim(&unit);) {
-      const int64_t end = std::min((unit + 1) * kChunksPerUnit, chunks);
-      for (int64_t chunk = unit * kChunksPerUnit; chunk < end; ++chunk) {
-        if (row.empty(chunk)) {
-          softmax->chunks[chunk] = {-kInfinity, 0.0f};
-          continue;
-        }
-        softmax->chunks[chunk] = row.exponentiate(chunk, weights);
-        on_chunk(chunk, weights);
-      }
+    if (row.empty(chunk)) {
+      softmax->chunks[chunk] = {-kInfinity, 0.0f};
+      return;
     }
+    softmax->chunks[chunk] = row.exponentiate(chunk, weights);
+    on_chunk(chunk, weights);
   });
   softmax->merge();
 }

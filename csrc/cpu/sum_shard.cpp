@@ -32,14 +32,12 @@ void sum_row(const SumShardParams& params, const TargetRow& row, bool greedy,
     }
     return;
   }
-  share(threads, row.chunks(), [&](Units& units) {
+  share(threads, row.chunks(), [&](int64_t chunk) {
     alignas(64) float z[kChunk];
-    for (int64_t chunk; units.claim(&chunk);) {
-      const float max = row.scale(chunk, z);
-      pairs[2 * chunk] = max;
-      if (max > -kInfinity) {
-        pairs[2 * chunk + 1] = static_cast<float>(std::find(z, z + row.count(chunk), max) - z);
-      }
+    const float max = row.scale(chunk, z);
+    pairs[2 * chunk] = max;
+    if (max > -kInfinity) {
+      pairs[2 * chunk + 1] = static_cast<float>(std::find(z, z + row.count(chunk), max) - z);
     }
   });
 }

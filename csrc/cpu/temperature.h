@@ -45,20 +45,12 @@ float scale_as(const ChunkColumns& columns, float* z) {
   return every_lane(usable) ? largest_lane(largest) : __builtin_nanf("");
 }
 
-template <bool kMasked>
-float scale_of(const ChunkColumns& columns, float* z) {
-  switch (columns.dtype) {
-    case Dtype::kFloat16:
-      return scale_as<Float16Bits, kMasked>(columns, z);
-    case Dtype::kBFloat16:
-      return scale_as<BFloat16Bits, kMasked>(columns, z);
-    default:
-      return scale_as<Float32, kMasked>(columns, z);
-  }
-}
-
 float scale(const ChunkColumns& columns, float* z) {
-  return columns.allowed == nullptr ? scale_of<false>(columns, z) : scale_of<true>(columns, z);
+  return with_elements(columns.dtype, [&](auto type) {
+    using Type = decltype(type);
+    return columns.allowed == nullptr ? scale_as<Type, false>(columns, z)
+                                      : scale_as<Type, true>(columns, z);
+  });
 }
 
 }  // namespace

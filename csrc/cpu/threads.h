@@ -36,9 +36,9 @@ class Units {
   int64_t count_;
 };
 
-// worker(units) on every thread, until all are claimed.
+// worker(units) on every thread, which claims units until there are none.
 template <typename Worker>
-void share(const Threads& threads, int64_t count, const Worker& worker) {
+void share_out(const Threads& threads, int64_t count, const Worker& worker) {
   Units units(count);
   const int64_t workers = std::min(threads.count, count);
   if (workers > 1) {
@@ -46,6 +46,17 @@ void share(const Threads& threads, int64_t count, const Worker& worker) {
   } else {
     worker(units);
   }
+}
+
+// work(i) for every i below count, `together` of them in a unit.
+template <typename Work>
+void share(const Threads& threads, int64_t count, const Work& work, int64_t together = 1) {
+  share_out(threads, (count + together - 1) / together, [&](Units& units) {
+    for (int64_t unit; units.claim(&unit);) {
+      const int64_t end = std::min((unit + 1) * together, count);
+      for (int64_t i = unit * together; i < end; ++i) work(i);
+    }
+  });
 }
 
 // Calls work(row, threads, scratch) for every row. Many rows get one thread each; with few rows,
@@ -58,7 +69,7 @@ void for_each_row(const Threads& threads, int64_t rows, int64_t columns, const W
     for (int64_t row = 0; row < rows; ++row) work(row, useful.for_columns(columns), &scratch);
     return;
   }
-  share(useful, rows, [&](Units& units) {
+  share_out(useful, rows, [&](Units& units) {
     Scratch scratch;
     for (int64_t row; units.claim(&row);) work(row, Threads{1, nullptr}, &scratch);
   });

@@ -88,17 +88,11 @@ int64_t share_of(int64_t mass, float share) {
 // because their maxima are not known before.
 template <typename Work>
 void Threshold::read(float least, const Threads& threads, const Work& work) {
-  constexpr int64_t kChunksPerUnit = 8;
-  share(threads, (chunks() + kChunksPerUnit - 1) / kChunksPerUnit, [&](Units& units) {
+  share_chunks(threads, chunks(), [&](int64_t chunk) {
+    if (is_read_ && maxima_[chunk] < least) return;
     alignas(64) float z[kChunk];
-    for (int64_t unit; units.claim(&unit);) {
-      const int64_t end = std::min((unit + 1) * kChunksPerUnit, chunks());
-      for (int64_t chunk = unit * kChunksPerUnit; chunk < end; ++chunk) {
-        if (is_read_ && maxima_[chunk] < least) continue;
-        maxima_[chunk] = scale_(chunk, 0, counts_[chunk], z);
-        if (maxima_[chunk] > -kInfinity) work(chunk, z);
-      }
-    }
+    maxima_[chunk] = scale_(chunk, 0, counts_[chunk], z);
+    if (maxima_[chunk] > -kInfinity) work(chunk, z);
   });
   if (is_read_) return;
   is_read_ = true;

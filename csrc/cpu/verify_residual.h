@@ -46,9 +46,9 @@ class Residual {
   Residual(const TargetDistribution& target, const DraftDistribution& draft, float factor,
            const Threads& threads)
       : row_(target, draft, factor, threads), sums_(target.chunks()) {
-    share(threads, target.chunks(), [&](Units& units) {
+    share(threads, target.chunks(), [&](int64_t chunk) {
       alignas(64) float residual[kChunk];
-      for (int64_t chunk; units.claim(&chunk);) sums_[chunk] = row_.evaluate(chunk, residual);
+      sums_[chunk] = row_.evaluate(chunk, residual);
     });
   }
 

@@ -74,17 +74,15 @@ class ShardStep {
     const PhiloxWords words = step_.words(j, Purpose::kDirect, 0);
     const int64_t of_p = target.draw(words);
     const ResidualRow row(target, draft, 1.0f, threads_);
-    share(threads_, target.chunks(), [&](Units& units) {
+    share(threads_, target.chunks(), [&](int64_t here) {
       alignas(64) float weights[kChunk];
-      for (int64_t here; units.claim(&here);) {
-        const int64_t chunk = target.first_chunk() + here;
-        float* pair = residual() + 2 * here;
-        pair[0] = row.evaluate(chunk, weights);
-        const int64_t column = row.draw_in_chunk(chunk, weights, uniform(words.word[1]));
-        if (column >= 0) pair[1] = static_cast<float>(column);
-        const bool drawn_here = of_p >= 0 && of_p / kChunk == chunk;
-        if (column < 0 && drawn_here) pair[1] = static_cast<float>(of_p % kChunk);
-      }
+      const int64_t chunk = target.first_chunk() + here;
+      float* pair = residual() + 2 * here;
+      pair[0] = row.evaluate(chunk, weights);
+      const int64_t column = row.draw_in_chunk(chunk, weights, uniform(words.word[1]));
+      if (column >= 0) pair[1] = static_cast<float>(column);
+      const bool drawn_here = of_p >= 0 && of_p / kChunk == chunk;
+      if (column < 0 && drawn_here) pair[1] = static_cast<float>(of_p % kChunk);
     });
   }
 

@@ -283,19 +283,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) draft_kernel(const Draft
 
 }  // namespace
 
-#if !defined(__CUDACC_RTC__)
-
-#if !defined(RDK_EMULATED)
-cudaError_t compiled_for(int* capability) {
-  cudaFuncAttributes attributes{};
-  const cudaError_t status = cudaFuncGetAttributes(&attributes, draft_kernel<float, Whole>);
-  *capability = attributes.ptxVersion;
-  return status;
-}
-#endif
-
-#endif
-
 RDK_START(Draft, DRAFT)
+RDK_COMPILED_FOR(draft_kernel<float, Whole>)
 
 }  // namespace rdk

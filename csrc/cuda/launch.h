@@ -52,7 +52,6 @@ struct LaunchShape {
   int64_t blocks;
   int64_t threads;
   int64_t shared_bytes;  // dynamic
-  int64_t workspace_bytes;
   int64_t ticket_bytes;  // of the workspace, from its start: words that ticket.cuh makes tickets
   // Dynamic shared memory that the kernel must be allowed on its device before the first launch:
   // the most that any launch there may need, so that it never has to change. 0: nothing to allow.

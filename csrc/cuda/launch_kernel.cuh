@@ -4,7 +4,7 @@
 #include "device.cuh"
 #include "launch.h"
 
-#if !defined(__CUDACC_RTC__)  // NVRTC compiles kernels alone: what launches them is left out
+#if defined(RDK_HAS_HOST)
 
 #include <initializer_list>
 #include <mutex>
@@ -38,18 +38,11 @@ cudaError_t launch_kernel(void (*kernel)(const Launch), const Launch& launch, cu
   const LaunchShape& shape = launch.shape;
   if (shape.blocks == 0) return cudaSuccess;
   const auto* function = reinterpret_cast<const void*>(kernel);
-#if defined(RDK_EMULATED)
-  emulation::introduce(function, kernel_name(launch), Launch::kStaticSharedBytes);
-#endif
+  introduce(function, kernel_name(launch), Launch::kStaticSharedBytes);
   if (shape.allowed_bytes > 0) {
     const cudaError_t status = allow_shared_bytes(function, shape.allowed_bytes);
     if (status != cudaSuccess) return status;
   }
-#if defined(RDK_EMULATED)
-  return emulation::launch(kernel, dim3(shape.blocks), dim3(shape.threads), shape.shared_bytes,
-                           launch, {static_cast<unsigned>(shape.cluster), shape.early != 0});
-#else
-  void* arguments[] = {const_cast<Launch*>(&launch)};
   cudaLaunchAttribute attributes[2]{};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(shape.blocks);
@@ -67,8 +60,7 @@ cudaError_t launch_kernel(void (*kernel)(const Launch), const Launch& launch, cu
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
   }
-  return cudaLaunchKernelExC(&config, function, arguments);
-#endif
+  return cudaLaunchKernelEx(&config, kernel, launch);
 }
 
 // Defines what starts an operator's kernels: the one of RDK_NAME_KERNELS that the launch needs.
@@ -80,8 +72,18 @@ cudaError_t launch_kernel(void (*kernel)(const Launch), const Launch& launch, cu
     return launch_kernel(kernels.begin()[launch.kernel()], launch, stream); \
   }
 
+// Defines compiled_for by a kernel, which is as good as any other.
+#define RDK_COMPILED_FOR(...)                                                   \
+  cudaError_t compiled_for(int* capability) {                                   \
+    cudaFuncAttributes attributes{};                                            \
+    const cudaError_t status = cudaFuncGetAttributes(&attributes, __VA_ARGS__); \
+    *capability = attributes.ptxVersion;                                        \
+    return status;                                                              \
+  }
+
 }  // namespace rdk
 
 #else
 #define RDK_START(Name, NAME)
+#define RDK_COMPILED_FOR(...)
 #endif

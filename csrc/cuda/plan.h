@@ -2,6 +2,8 @@
 // nvcc, by NVRTC, or run by the emulator.
 #pragma once
 
+#include <array>
+#include <cstring>
 #include <string>
 
 #include "launch.h"
@@ -31,15 +33,40 @@ inline bool clears_tickets(const LaunchShape& shape) {
 }
 void forget_environment();  // for tests and measurements: the next launch reads it anew
 
+// The memory of a launch: one allocation, of which the pointers that are added have a part each.
+class Workspace {
+ public:
+  template <typename T>
+  void add(T** pointer, int64_t count) {
+    parts_[count_++] = {pointer, bytes_};
+    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 15) / 16 * 16;  // what follows is aligned
+  }
+  int64_t bytes() const { return bytes_; }
+
+  void place(void* memory) const {
+    for (size_t i = 0; i < count_; ++i) {
+      const char* part = static_cast<char*>(memory) + parts_[i].offset;
+      std::memcpy(parts_[i].pointer, &part, sizeof part);
+    }
+  }
+
+ private:
+  struct Part {
+    void* pointer;  // of any type of pointer
+    int64_t offset;
+  };
+  std::array<Part, 16> parts_;
+  size_t count_ = 0;
+  int64_t bytes_ = 0;
+};
+
 // Of every operator:
-//   plan         decides how work is cut into blocks and how much workspace that takes: fills
-//                everything but params, from them
-//   place        hands out the parts of the workspace; with a null pointer it only counts the bytes
+//   plan         decides how work is cut into blocks: fills everything but params, from them, and
+//                returns the workspace, which is still to be placed
 //   kernel_name  the kernel that is launched, as in "draft_kernel<float, Whole>": for those who
 //                compile and start it by name
-#define RDK_OPERATOR(name, Name, NAME)                     \
-  void plan(const Machine& machine, Name##Launch* launch); \
-  void place(void* workspace, Name##Launch* launch);       \
+#define RDK_OPERATOR(name, Name, NAME)                          \
+  Workspace plan(const Machine& machine, Name##Launch* launch); \
   const char* kernel_name(const Name##Launch& launch);
 #include "../operators.def"
 

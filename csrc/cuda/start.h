@@ -1,12 +1,7 @@
 // Starts the kernels that the module is linked with: compiled by nvcc, or run by the emulator.
 #pragma once
 
-#if defined(RDK_EMULATED)
-#include "cuda_emulation.h"
-#else
-#include <cuda_runtime.h>
-#endif
-
+#include "compat.cuh"
 #include "launch.h"
 
 namespace rdk {

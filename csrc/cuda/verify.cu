@@ -119,7 +119,7 @@ RDK_DEVICE Outcome decide_positions(const J& judge, int first, int last, const C
   for (int begin = first; begin <= last; begin += kWarps) {
     const int decided = min(kWarps, last - begin + 1);
     if (warp_index() < decided) {
-      judge.decide(begin + warp_index(), cut, &positions[warp_index()]);
+      decide(judge, begin + warp_index(), cut, &positions[warp_index()]);
     }
     __syncthreads();
 #pragma unroll 1

@@ -1,5 +1,6 @@
-// One position of a sequence under verification: the target's p, the draft's q and the verdict, by
-// one warp, from chunk sums that are already there.
+// One position of a sequence under verification: the target's p and the draft's q, by one warp,
+// from chunk sums that are already there. Both methods judge it by these: verify_token.cuh accepts
+// token by token, verify_block.cuh by block.
 #pragma once
 
 #include "affinity.cuh"
@@ -293,42 +294,6 @@ struct Judge {
                     sum_draft_chunk(row, chunk, z, largest, params.affinity.spread, rank,
                                     draft_sums, spread_sums);
                   });
-  }
-
-  // By one warp, of a position that is known but for this. z is that of the target at the draft.
-  RDK_DEVICE void judge(int step, float z, Position* position) const {
-    Verdict verdict = Verdict::kRejected;
-    if (!position->target.valid) {
-      verdict = Verdict::kStopped;
-    } else if (step >= sequence.count) {
-      verdict = Verdict::kBonus;
-    } else if (position->kind == DraftKind::kUnusable) {
-      verdict = Verdict::kRejected;
-    } else if (sequence.target_temperature == 0.0f) {
-      verdict = position->token == position->argmax ? Verdict::kAccepted : Verdict::kRejected;
-    } else {
-      const bool accepts = position->coin * position->q < target_p(*position, z);
-      verdict = accepts ? Verdict::kAccepted : Verdict::kRejected;
-    }
-    __syncwarp(kAllLanes);
-    if (lane_index() == 0) position->verdict = verdict;
-  }
-
-  // By one warp, which leaves all results in `position`.
-  RDK_DEVICE void decide(int step, const C& cut, Position* position) const {
-    const TargetRow columns = target_row(step, cut);
-    const bool drafted = step < sequence.count;
-    const Draft* known = drafted ? launch.looked_up(slot(step)) : nullptr;
-    const int word = load_draft(known);
-    look_at(step, columns, position);
-    if (known != nullptr) {
-      Draft* draft = position;
-      if (lane_index() < kDraftWords) reinterpret_cast<int*>(draft)[lane_index()] = word;
-      __syncwarp(kAllLanes);
-    } else if (drafted) {
-      look_up_in(columns, step, position);
-    }
-    judge(step, drafted ? columns.z(position->logit) : 0.0f, position);
   }
 };
 

@@ -5,7 +5,7 @@
 
 #include "../common/shards.h"
 #include "launch_kernel.cuh"
-#include "verify_residual.cuh"
+#include "verify_token.cuh"
 
 namespace rdk {
 
@@ -67,7 +67,7 @@ RDK_DEVICE void decide_on_shard(const ShardJudge<T>& judge, int step, Position* 
   }
   __syncwarp(kAllLanes);
   if (step < judge.sequence.count) judge.look_up(step, [](int) { return 0.0f; }, position);
-  judge.judge(step, global_load(&sums.pairs[sums.chunks].max), position);
+  accept_or_reject(judge.sequence, step, global_load(&sums.pairs[sums.chunks].max), position);
 }
 
 // The rank's columns of a row.

@@ -1,9 +1,48 @@
-// verify by token: what follows the drafts that are accepted (DESIGN section 2, "Verification").
+// verify by token: whether a draft is accepted, and what follows those that are (DESIGN section 2,
+// "Verification").
 #pragma once
 
 #include "verify_residual.cuh"
 
 namespace rdk {
+
+// By one warp, of a position that is known but for this. z is that of the target at the draft.
+template <typename S>
+RDK_DEVICE void accept_or_reject(const S& sequence, int step, float z, Position* position) {
+  Verdict verdict = Verdict::kRejected;
+  if (!position->target.valid) {
+    verdict = Verdict::kStopped;
+  } else if (step >= sequence.count) {
+    verdict = Verdict::kBonus;
+  } else if (position->kind == DraftKind::kUnusable) {
+    verdict = Verdict::kRejected;
+  } else if (sequence.target_temperature == 0.0f) {
+    verdict = position->token == position->argmax ? Verdict::kAccepted : Verdict::kRejected;
+  } else {
+    const bool accepts = position->coin * position->q < target_p(*position, z);
+    verdict = accepts ? Verdict::kAccepted : Verdict::kRejected;
+  }
+  __syncwarp(kAllLanes);
+  if (lane_index() == 0) position->verdict = verdict;
+}
+
+// By one warp, which leaves all results in `position`.
+template <typename J, typename C>
+RDK_DEVICE void decide(const J& judge, int step, const C& cut, Position* position) {
+  const auto columns = judge.target_row(step, cut);
+  const bool drafted = step < judge.sequence.count;
+  const Draft* known = drafted ? judge.launch.looked_up(judge.slot(step)) : nullptr;
+  const int word = load_draft(known);
+  judge.look_at(step, columns, position);
+  if (known != nullptr) {
+    Draft* draft = position;
+    if (lane_index() < kDraftWords) reinterpret_cast<int*>(draft)[lane_index()] = word;
+    __syncwarp(kAllLanes);
+  } else if (drafted) {
+    judge.look_up_in(columns, step, position);
+  }
+  accept_or_reject(judge.sequence, step, drafted ? columns.z(position->logit) : 0.0f, position);
+}
 
 // The token that follows the accepted ones; the first warp returns it. A bonus is one draw from p.
 // For a rejected draft each warp makes one proposal from p, with the random numbers of its own try,

@@ -174,7 +174,7 @@ RDK_DEVICE int judge_by_token(const TreeJudge<T>& judge, int* token) {
   Cut cut = limits.before();
   sum_step(judge, step, cut);
   if (limits.any()) cut = cut_step(judge, step, limits);
-  if (warp_index() == 0) judge.decide(step, cut, &position);
+  if (warp_index() == 0) decide(judge, step, cut, &position);
   __syncthreads();
   if (position.verdict == Verdict::kAccepted) {
     *token = kAcceptedNode;

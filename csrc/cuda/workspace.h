@@ -1,4 +1,4 @@
-// How plans count: blocks, chunks, bytes of shared memory and of workspace.
+// How plans count: blocks, chunks and bytes of shared memory.
 #pragma once
 
 #include <algorithm>
@@ -54,23 +54,5 @@ template <typename Launch>
 int64_t allowed_bytes(const Machine& machine) {
   return machine.shared_bytes > kAlwaysAllowed ? most_shared_bytes<Launch>(machine) : 0;
 }
-
-// Hands out parts of one allocation, each 16-byte aligned; over a null pointer it only counts.
-class WorkspaceParts {
- public:
-  explicit WorkspaceParts(void* memory) : memory_(static_cast<unsigned char*>(memory)) {}
-
-  template <typename T>
-  T* take(int64_t count) {
-    T* part = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + bytes_);
-    bytes_ += divide_up(count * static_cast<int64_t>(sizeof(T)), 16) * 16;
-    return part;
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  unsigned char* memory_;
-  int64_t bytes_ = 0;
-};
 
 }  // namespace rdk

@@ -15,7 +15,7 @@ inline DraftColumns draft_columns(const Checks& checks, Given draft_logits, Dtyp
   DraftColumns columns{};
   columns.dtype = dtype;
   columns.logits = checks.rows("draft_logits", draft_logits);
-  columns.draft_size = draft_logits.size(draft_logits.dim() - 1);
+  columns.draft_size = width_of(draft_logits);
   columns.target_size = target_size;
   columns.bias = checks.data<float>("bias", bias, {columns.draft_size},
                                     "[V_d], one for each column of draft_logits");
@@ -25,8 +25,7 @@ inline DraftColumns draft_columns(const Checks& checks, Given draft_logits, Dtyp
   checks.dtype("dynamic_tokens", *dynamic_tokens, {ScalarType::Int});
   checks.device("dynamic_logits", *dynamic_logits);
   checks.dtype("dynamic_logits", *dynamic_logits, {draft_logits.scalar_type()});
-  const int64_t width =
-      dynamic_tokens->dim() > 0 ? dynamic_tokens->size(dynamic_tokens->dim() - 1) : 0;
+  const int64_t width = width_of(*dynamic_tokens);
   const Shape needed = leading_shape(draft_logits).followed_by(width);
   checks.shape("dynamic_tokens", *dynamic_tokens, needed,
                "[..., C], rows parallel to those of draft_logits");
@@ -63,10 +62,14 @@ inline int64_t affinity_rank(const Checks& checks, Given spread) {
 
 constexpr const char* kSpread = "[V_d, R], a row for each column of draft_logits";
 
-inline AffinityColumns affinity_columns(const Checks& checks, int64_t draft_size, Maybe bias,
-                                        Given col_offsets, Given col_drafts, Given col_weights,
-                                        Given spread, Given prior) {
-  AffinityColumns columns{};
+// The drafter's columns and the affinity by target token.
+template <typename Params>
+void take_columns(const Checks& checks, Given draft_logits, Maybe bias, Given col_offsets,
+                  Given col_drafts, Given col_weights, Given spread, Given prior,
+                  Maybe dynamic_tokens, Maybe dynamic_logits, Params* params) {
+  const Dtype dtype = checks.logits("draft_logits", draft_logits);
+  const int64_t draft_size = width_of(draft_logits);
+  AffinityColumns& columns = params->affinity;
   columns.rank = affinity_rank(checks, spread);
   same_width(checks, draft_size, bias, spread);
   checks.dimensions("col_offsets", col_offsets, 1, "[V_t + 1]");
@@ -86,7 +89,8 @@ inline AffinityColumns affinity_columns(const Checks& checks, int64_t draft_size
   columns.spread = checks.data<float>("spread", spread, {draft_size, columns.rank}, kSpread);
   columns.prior = checks.data<float>("prior", prior, {columns.rank, columns.target_size},
                                      "[R, V_t], R as in spread and V_t as in col_offsets");
-  return columns;
+  params->draft = draft_columns(checks, draft_logits, dtype, bias, columns.target_size,
+                                dynamic_tokens, dynamic_logits);
 }
 
 // Of an operator that evaluates q and has no gradient.
@@ -99,10 +103,14 @@ inline void no_gradient_of_columns(const Checks& checks, Maybe bias, Given col_w
   checks.no_gradient("dynamic_logits", dynamic_logits);
 }
 
-inline AffinityRows affinity_rows(const Checks& checks, int64_t draft_size, Maybe bias,
-                                  Given row_offsets, Given row_targets, Given row_cdf,
-                                  Given row_top, Given spread, Given spread_cdf, Given prior_cdf) {
-  AffinityRows rows{};
+// The same with the affinity by drafter token.
+template <typename Params>
+void take_rows(const Checks& checks, Given draft_logits, Maybe bias, Given row_offsets,
+               Given row_targets, Given row_cdf, Given row_top, Given spread, Given spread_cdf,
+               Given prior_cdf, Maybe dynamic_tokens, Maybe dynamic_logits, Params* params) {
+  const Dtype dtype = checks.logits("draft_logits", draft_logits);
+  const int64_t draft_size = width_of(draft_logits);
+  AffinityRows& rows = params->affinity;
   rows.rank = affinity_rank(checks, spread);
   same_width(checks, draft_size, bias, spread);
   checks.dimensions("row_targets", row_targets, 1, "[nnz]");
@@ -126,7 +134,8 @@ inline AffinityRows affinity_rows(const Checks& checks, int64_t draft_size, Mayb
       checks.data<int64_t>("spread_cdf", spread_cdf, spreads, "[V_d, R], the shape of spread");
   rows.prior_cdf = checks.data<int64_t>("prior_cdf", prior_cdf, {rows.rank, rows.target_size},
                                         "[R, V_t], R as in spread");
-  return rows;
+  params->draft = draft_columns(checks, draft_logits, dtype, bias, rows.target_size, dynamic_tokens,
+                                dynamic_logits);
 }
 
 // Which columns are kept (docs/design.md, "Truncation").
@@ -155,15 +164,11 @@ inline void take_drafter(const Checks& checks, Given draft_logits, Maybe draft_s
                          Given col_drafts, Given col_weights, Given spread, Given prior,
                          Maybe dynamic_tokens, Maybe dynamic_logits, const char* per_sequence,
                          const char* per_draft, VerifyParams* params) {
-  const Dtype dtype = checks.logits("draft_logits", draft_logits);
+  take_columns(checks, draft_logits, bias, col_offsets, col_drafts, col_weights, spread, prior,
+               dynamic_tokens, dynamic_logits, params);
   const Shape leading = leading_shape(draft_logits);
-  const int64_t draft_size = draft_logits.size(draft_logits.dim() - 1);
   DraftRows& rows = params->draft_rows;
   rows.available = leading.product();
-  params->affinity = affinity_columns(checks, draft_size, bias, col_offsets, col_drafts,
-                                      col_weights, spread, prior);
-  params->draft = draft_columns(checks, draft_logits, dtype, bias, params->affinity.target_size,
-                                dynamic_tokens, dynamic_logits);
   rows.temperature = checks.data<float>("draft_temperature", draft_temperature,
                                         {params->sequences.count}, per_sequence);
   if (draft_stats) {

@@ -24,8 +24,8 @@ struct CompiledCall {
   }
 
   template <typename Launch>
-  void start(const Launch& launch, void* workspace) const {
-    starter.start(operator_name, device, launch, workspace, clears_tickets(launch.shape));
+  void start(const Launch& launch, const Workspace&, void* memory) const {
+    starter.start(operator_name, device, launch, memory, clears_tickets(launch.shape));
   }
 };
 

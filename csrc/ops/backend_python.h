@@ -20,7 +20,7 @@ class PythonStarter {
   Machine machine() const;
 
   template <typename Launch>
-  void start(const Launch& launch, void*) const {
+  void start(const Launch& launch, const Workspace&, void*) const {
     start(kernel_name(launch), launch.shape, &launch, sizeof(Launch));
   }
 

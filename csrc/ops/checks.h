@@ -76,6 +76,11 @@ inline Shape leading_shape(Given tensor) {
   return {tensor.sizes().data(), tensor.sizes().size() - 1};
 }
 
+// Of the last dimension.
+inline int64_t width_of(Given tensor) {
+  return tensor.dim() > 0 ? tensor.size(tensor.dim() - 1) : 0;
+}
+
 inline std::string describe(const Shape& shape) {
   std::ostringstream text;
   text << '[';
@@ -175,10 +180,10 @@ class Checks {
   }
 
   // A small tensor: one dtype, one shape, contiguous.
-  void plain(const char* argument, Given tensor, ScalarType type, const Shape& needed,
-             const char* meaning) const {
+  void plain(const char* argument, Given tensor, std::initializer_list<ScalarType> types,
+             const Shape& needed, const char* meaning) const {
     device(argument, tensor);
-    dtype(argument, tensor, {type});
+    dtype(argument, tensor, types);
     shape(argument, tensor, needed, meaning);
     contiguous(argument, tensor);
   }
@@ -187,7 +192,7 @@ class Checks {
   template <typename T>
   const T* data(const char* argument, Given tensor, const Shape& needed,
                 const char* meaning) const {
-    plain(argument, tensor, kTypeOf<T>, needed, meaning);
+    plain(argument, tensor, {kTypeOf<T>}, needed, meaning);
     return static_cast<const T*>(tensor.const_data_ptr());
   }
   template <typename T>
@@ -197,17 +202,14 @@ class Checks {
   }
   template <typename T>
   T* written(const char* argument, Given tensor, const Shape& needed, const char* meaning) const {
-    plain(argument, tensor, kTypeOf<T>, needed, meaning);
+    plain(argument, tensor, {kTypeOf<T>}, needed, meaning);
     return static_cast<T*>(tensor.mutable_data_ptr());
   }
 
   // Plain, of either integer type.
   TokenIds integers(const char* argument, Given tensor, const Shape& needed,
                     const char* meaning) const {
-    device(argument, tensor);
-    dtype(argument, tensor, {ScalarType::Long, ScalarType::Int});
-    shape(argument, tensor, needed, meaning);
-    contiguous(argument, tensor);
+    plain(argument, tensor, {ScalarType::Long, ScalarType::Int}, needed, meaning);
     return token_ids(tensor);
   }
 
@@ -247,8 +249,8 @@ class Checks {
   }
 
   void columns(const char* argument, Given tensor) const {
-    if (tensor.size(tensor.dim() - 1) > kMaxColumns) {
-      refuse(argument, "has " + std::to_string(tensor.size(tensor.dim() - 1)) + " columns",
+    if (width_of(tensor) > kMaxColumns) {
+      refuse(argument, "has " + std::to_string(width_of(tensor)) + " columns",
              "at most " + std::to_string(kMaxColumns));
     }
   }
@@ -257,7 +259,7 @@ class Checks {
   Dtype logits(const char* argument, Given tensor) const {
     device(argument, tensor);
     dtype(argument, tensor, {ScalarType::Float, ScalarType::Half, ScalarType::BFloat16});
-    if (tensor.dim() < 1 || tensor.size(tensor.dim() - 1) < 1) {
+    if (width_of(tensor) < 1) {
       refuse(argument, "has shape " + describe(shape_of(tensor)),
              "at least one column in its last dimension");
     }

@@ -14,18 +14,14 @@ DraftParams draft_params(const Checks& checks, Given draft_logits, Given tempera
                          Given row_cdf, Given row_top, Given spread, Given spread_cdf,
                          Given prior_cdf, Maybe dynamic_tokens, Maybe dynamic_logits, Maybe top_k,
                          Maybe top_p, Maybe min_p) {
-  const Dtype dtype = checks.logits("draft_logits", draft_logits);
-  const Shape leading = leading_shape(draft_logits);
-  const int64_t draft_size = draft_logits.size(draft_logits.dim() - 1);
   DraftParams params{};
-  params.affinity = affinity_rows(checks, draft_size, bias, row_offsets, row_targets, row_cdf,
-                                  row_top, spread, spread_cdf, prior_cdf);
-  params.draft = draft_columns(checks, draft_logits, dtype, bias, params.affinity.target_size,
-                               dynamic_tokens, dynamic_logits);
+  take_rows(checks, draft_logits, bias, row_offsets, row_targets, row_cdf, row_top, spread,
+            spread_cdf, prior_cdf, dynamic_tokens, dynamic_logits, &params);
+  const Shape leading = leading_shape(draft_logits);
   params.temperature = checks.data<float>("temperature", temperature, leading, kLeading);
   params.positions = checks.data<int64_t>("positions", positions, leading, kLeading);
-  params.truncation = truncation(checks, draft_size + params.draft.dynamic_size, leading, kLeading,
-                                 top_k, top_p, min_p);
+  params.truncation = truncation(checks, params.draft.draft_size + params.draft.dynamic_size,
+                                 leading, kLeading, top_k, top_p, min_p);
   params.stats_width = 2 + params.affinity.rank + (params.truncation.given ? 1 : 0);
   params.rows = leading.product();
   return params;
@@ -80,7 +76,7 @@ Tensor draft_step(Given draft_logits, Given step_tokens, Given step_stats, Given
       checks.written<float>("step_stats", step_stats, rows.followed_by(params.stats_width),
                             "[S, K, 2 + R], one more where top_k, top_p or min_p is given");
   step.step_keys = checks.written<int64_t>("step_keys", step_keys, {step.slots}, "[S]");
-  checks.plain("step_logits", step_logits, type, rows.followed_by(params.draft.draft_size),
+  checks.plain("step_logits", step_logits, {type}, rows.followed_by(params.draft.draft_size),
                "[S, K, V_d], of the dtype of draft_logits");
   step.logits = step_logits.mutable_data_ptr();
   checks.together("step_dynamic_tokens", step_dynamic_tokens, "dynamic_tokens", dynamic_tokens);
@@ -89,7 +85,7 @@ Tensor draft_step(Given draft_logits, Given step_tokens, Given step_stats, Given
     const Shape dynamic = rows.followed_by(params.draft.dynamic_size);
     step.dynamic_tokens = checks.written<int32_t>("step_dynamic_tokens", *step_dynamic_tokens,
                                                   dynamic, "[S, K, C], C as in dynamic_tokens");
-    checks.plain("step_dynamic_logits", *step_dynamic_logits, type, dynamic,
+    checks.plain("step_dynamic_logits", *step_dynamic_logits, {type}, dynamic,
                  "[S, K, C], of the dtype of draft_logits");
     step.dynamic_logits = step_dynamic_logits->mutable_data_ptr();
   }

@@ -9,7 +9,7 @@ Tensor gather_logits(Given hidden, Given weight, Given tokens, Maybe bias) {
   GatherLogitsParams params{};
   params.dtype = checks.logits("hidden", hidden);
   params.hidden = checks.rows("hidden", hidden);
-  params.hidden_size = hidden.size(hidden.dim() - 1);
+  params.hidden_size = width_of(hidden);
 
   checks.device("weight", weight);
   checks.dtype("weight", weight, {hidden.scalar_type()});
@@ -21,12 +21,12 @@ Tensor gather_logits(Given hidden, Given weight, Given tokens, Maybe bias) {
   params.weight_stride = weight.stride(0);
 
   checks.present("tokens", tokens);
-  params.tokens_per_row = tokens.dim() > 0 ? tokens.size(tokens.dim() - 1) : 0;
+  params.tokens_per_row = width_of(tokens);
   params.tokens =
       checks.integers("tokens", tokens, leading_shape(hidden).followed_by(params.tokens_per_row),
                       "[..., C], rows parallel to those of hidden");
   if (bias) {
-    checks.plain("bias", *bias, hidden.scalar_type(), {params.vocabulary},
+    checks.plain("bias", *bias, {hidden.scalar_type()}, {params.vocabulary},
                  "[V], one for each row of weight");
     params.bias = bias->const_data_ptr();
   }

@@ -29,22 +29,22 @@ inline uint64_t next_stamp() {
   }
 }
 
-// A Starter has machine(), and start(launch, workspace).
+// A Starter has machine(), and start(launch, workspace, memory).
 template <typename Launch, typename Starter>
 void launch_on(const Starter& starter, const typename Launch::Params& params, const Tensor& on) {
   Launch launch{};
   launch.params = params;
   const Machine machine = starter.machine();
-  plan(machine, &launch);
+  const Workspace workspace = plan(machine, &launch);
   if (launch.shape.blocks == 0) return;
   // Freed on return, while the kernel may still run: the allocator gives the memory only to later
   // work on the same stream.
-  const Tensor workspace = torch::stable::new_empty(
-      on, std::vector<int64_t>{launch.shape.workspace_bytes}, torch::headeronly::ScalarType::Byte);
-  place(workspace.mutable_data_ptr(), &launch);
+  const Tensor memory = torch::stable::new_empty(on, std::vector<int64_t>{workspace.bytes()},
+                                                 torch::headeronly::ScalarType::Byte);
+  workspace.place(memory.mutable_data_ptr());
   launch.shape.early = machine.early && !clears_tickets(launch.shape);  // not behind a memset
   launch.shape.stamp = next_stamp();
-  starter.start(launch, workspace.mutable_data_ptr());
+  starter.start(launch, workspace, memory.mutable_data_ptr());
 }
 
 }  // namespace rdk::ops

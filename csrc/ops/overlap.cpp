@@ -13,17 +13,13 @@ std::tuple<Tensor, Tensor, Tensor> overlap(Given target_logits, Given draft_logi
   OverlapParams params{};
   params.target.dtype = checks.logits("target_logits", target_logits);
   const Shape leading = leading_shape(target_logits);
-  const Dtype dtype = checks.logits("draft_logits", draft_logits);
-  const int64_t draft_size = draft_logits.size(draft_logits.dim() - 1);
-  params.affinity = affinity_columns(checks, draft_size, bias, col_offsets, col_drafts, col_weights,
-                                     spread, prior);
+  take_columns(checks, draft_logits, bias, col_offsets, col_drafts, col_weights, spread, prior,
+               dynamic_tokens, dynamic_logits, &params);
   params.target.size = params.affinity.target_size;
   checks.shape("target_logits", target_logits, leading.followed_by(params.target.size),
                "[..., V_t], V_t as in col_offsets");
-  checks.shape("draft_logits", draft_logits, leading.followed_by(draft_size),
+  checks.shape("draft_logits", draft_logits, leading.followed_by(params.draft.draft_size),
                "[..., V_d], rows parallel to those of target_logits");
-  params.draft = draft_columns(checks, draft_logits, dtype, bias, params.target.size,
-                               dynamic_tokens, dynamic_logits);
   constexpr const char* kLeading = "the leading shape of target_logits";
   params.target_temperature =
       checks.data<float>("target_temperature", target_temperature, leading, kLeading);

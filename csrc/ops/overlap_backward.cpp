@@ -12,14 +12,10 @@ std::tuple<Tensor, Tensor> overlap_backward(Given grad, Given below, Given stats
                                             Maybe dynamic_logits) {
   const Checks checks("overlap_backward", "grad", grad);
   checks.present("grad", grad);
-  const Dtype dtype = checks.logits("draft_logits", draft_logits);
-  const Shape leading = leading_shape(draft_logits);
-  const int64_t draft_size = draft_logits.size(draft_logits.dim() - 1);
   OverlapBackwardParams params{};
-  params.affinity = affinity_rows(checks, draft_size, bias, row_offsets, row_targets, row_cdf,
-                                  row_top, spread, spread_cdf, prior_cdf);
-  params.draft = draft_columns(checks, draft_logits, dtype, bias, params.affinity.target_size,
-                               dynamic_tokens, dynamic_logits);
+  take_rows(checks, draft_logits, bias, row_offsets, row_targets, row_cdf, row_top, spread,
+            spread_cdf, prior_cdf, dynamic_tokens, dynamic_logits, &params);
+  const Shape leading = leading_shape(draft_logits);
   constexpr const char* kLeading = "the leading shape of draft_logits";
   params.grad = checks.data<float>("grad", grad, leading, kLeading);
   params.below = reinterpret_cast<const uint32_t*>(
@@ -36,7 +32,7 @@ std::tuple<Tensor, Tensor> overlap_backward(Given grad, Given below, Given stats
   checks.no_gradient("bias", bias);
   checks.no_gradient("spread", spread);
   checks.no_gradient("dynamic_logits", dynamic_logits);
-  const Tensor draft_grads = empty(draft_logits, leading.followed_by(draft_size));
+  const Tensor draft_grads = empty(draft_logits, leading.followed_by(params.draft.draft_size));
   const Tensor dynamic_grads = empty(draft_logits, leading.followed_by(params.draft.dynamic_size));
   params.draft_grads = draft_grads.mutable_data_ptr();
   params.dynamic_grads = dynamic_grads.mutable_data_ptr();

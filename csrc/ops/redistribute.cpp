@@ -9,16 +9,12 @@ Tensor redistribute(Given draft_logits, Given temperature, Maybe bias, Given col
                     Maybe dynamic_tokens, Maybe dynamic_logits, Maybe top_k, Maybe top_p,
                     Maybe min_p) {
   const Checks checks("redistribute", "draft_logits", draft_logits);
-  const Dtype dtype = checks.logits("draft_logits", draft_logits);
-  const Shape leading = leading_shape(draft_logits);
-  const int64_t draft_size = draft_logits.size(draft_logits.dim() - 1);
-  constexpr const char* kLeading = "the leading shape of draft_logits";
-
   RedistributeParams params{};
-  params.affinity = affinity_columns(checks, draft_size, bias, col_offsets, col_drafts, col_weights,
-                                     spread, prior);
-  params.draft = draft_columns(checks, draft_logits, dtype, bias, params.affinity.target_size,
-                               dynamic_tokens, dynamic_logits);
+  take_columns(checks, draft_logits, bias, col_offsets, col_drafts, col_weights, spread, prior,
+               dynamic_tokens, dynamic_logits, &params);
+  const Shape leading = leading_shape(draft_logits);
+  const int64_t draft_size = params.draft.draft_size;
+  constexpr const char* kLeading = "the leading shape of draft_logits";
   params.row_top = checks.data<int32_t>("row_top", row_top, {draft_size},
                                         "[V_d], one for each column of draft_logits");
   params.temperature = checks.data<float>("temperature", temperature, leading, kLeading);

@@ -10,8 +10,8 @@ Tensor step_keys(const Tensor& seeds, const Tensor& positions, int64_t stage) {
   const Checks checks("step_keys", "seeds", seeds);
   checks.present("seeds", seeds);
   const Shape shape = shape_of(seeds);
-  checks.plain("seeds", seeds, ScalarType::Long, shape, "any shape");
-  checks.plain("positions", positions, ScalarType::Long, shape, "the shape of seeds");
+  checks.plain("seeds", seeds, {ScalarType::Long}, shape, "any shape");
+  checks.plain("positions", positions, {ScalarType::Long}, shape, "the shape of seeds");
   if (stage < 0 || stage > std::numeric_limits<uint32_t>::max()) {
     checks.refuse("stage", "is " + std::to_string(stage), "0 or more, below 2^32");
   }

@@ -10,7 +10,7 @@ from rdk_cuda.calibration import Material
 from rdk_cuda.recipes.errors import InputError
 from rdk_cuda.recipes.inputs.documents import Window, encode
 from rdk_cuda.recipes.progress import Stages
-from rdk_cuda.recipes.report.rows import measure_acceptance
+from rdk_cuda.recipes.report.evaluation import measure_acceptance
 from rdk_cuda.recipes.stages.pruning import PRUNED, Method
 
 from .arguments import Settings

@@ -14,11 +14,12 @@ from ..recipes.choose import tune
 from ..recipes.inputs.documents import Window, cut_windows
 from ..recipes.inputs.pairs import read_models
 from ..recipes.record import record
-from ..recipes.recording import SCORES, Recording, Samples, successor_counts
+from ..recipes.recording import Recording, Samples, successor_counts
 from ..recipes.request import Setting
 from ..recipes.shards import RecordingError
 from ..recipes.stages.affinity import Calibrated, calibrate
 from ..recipes.stages.clusters import cluster_pruned_tokens
+from ..recipes.stages.kept_tokens import SCORES
 from ..recipes.stages.lengths import CalibratedLength, calibrate_length
 from ..recipes.stages.lifted import BONUSES, lift_rows, refitted_rows, shifted_rows
 from ..recipes.stages.pruning import (

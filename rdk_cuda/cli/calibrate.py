@@ -93,7 +93,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     """Check what can be checked at once, then calibrate; returns the exit code."""
     prepare_models(arguments, "sklearn", "rich")
     output = output_of(arguments)
-    from ..recipes.recording import SCORES
+    from ..recipes.stages.kept_tokens import SCORES
 
     refuse_unknown("--keep-by", [arguments.keep_by], SCORES)
     chosen = tuple(arguments.keep), arguments.keep_by
@@ -106,6 +106,6 @@ def calibrate(arguments: argparse.Namespace) -> int:
             f"--screen-bytes {arguments.screen_bytes:g}: what a screen offers are dynamic tokens, "
             "and --dynamic is 0; leave one of them out"
         )
-    from ..recipes.run import run_calibration
+    from ..recipes.calibrate import run_calibration
 
     return run_calibration(Request.of(arguments, output))

@@ -21,6 +21,7 @@ from ..integrations.huggingface.saved_drafter import (
     save_drafter,
 )
 from ..integrations.huggingface.text_drafter import is_text_drafter
+from .directories import naming_out
 from .errors import InputError
 from .inputs.documents import Document, Window, cut_windows, first_token
 from .inputs.loading import quiet, refuse_unsavable
@@ -29,7 +30,6 @@ from .report.rows import Bootstrap, Interval, versions
 from .report.table import counted, say
 from .request import Training
 from .resume import weights_of
-from .run import begun, naming_out
 from .saved import calibrated_temperature, load_calibrated
 from .stages.stage import Stage, State
 from .stages.train.distill import STEPS_A_ROUND, Distillation, Recipe, write_into
@@ -90,7 +90,7 @@ def trained(request: Training, models: Pair, stage: Train) -> int:
     refuse_unsavable(models, request.output)
     checkpoints = [checkpoint_of(request, loss) for loss in dict.fromkeys(request.loss)]
     try:
-        state = begun(request, models)
+        state = State.of(request, models)
         with state.progress:
             stage.check(state)
             state.made[stage.name] = outcomes = stage.run(state)

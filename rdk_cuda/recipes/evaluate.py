@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..integrations.huggingface.placement import same_weights
 from .inputs.documents import Text, first_token, read_documents, window_length
-from .inputs.loading import quiet, same_weights
+from .inputs.loading import quiet
 from .inputs.pairs import Pair
 from .progress import Stages
 from .report.plots import acceptance_figure
 from .report.rows import versions, write_evaluation
-from .report.table import counted, say
+from .report.table import counted, say, show
 from .report.written import write_figure
 from .request import Evaluation, Setting
-from .run import run, show
+from .run import run
 from .saved import calibrated_temperature, load_saved
 from .stages.pruning import Method
 from .stages.stage import DrafterStage, Found, State
@@ -38,7 +39,8 @@ def report(
     text = Text(documents, length, first_token(models.tokenizer), request.positions)
     state = State(request, models, text, text, Stages())
     stages = [Loaded(methods, calibrated_temperature(request.drafter, settings))]
-    figures = run(state, stages)[1]
+    with state.progress:
+        figures = run(state, stages)[1]
     rows = [row for each in figures for row in each]
     same_target = same_weights(settings.get("target_weights"), models.target)
     about = {
@@ -67,7 +69,7 @@ class Loaded(DrafterStage[Evaluation]):
     temperature: float
 
     def run(self, state: State[Evaluation]) -> dict[str, Any]:
-        text, windows = state.held_out, state.held_out.held_out_windows()
+        text, windows = state.held_out, state.windows
         return {
             "positions": text.length * len(windows),
             "positions_given": sum(map(len, text.ids)),

@@ -10,12 +10,8 @@ import torch
 from torch import Tensor
 
 from ..dynamic_tokens import SuccessorCounts
-from ..vocabulary import Vocabulary
 
 _SUCCESSOR_TARGETS = 256  # likeliest next tokens of a sample that count as successors
-
-SCORES = ("probability", "frequency", "variance")
-"""How tokens to keep are chosen: by mean target probability, count, or its variance."""
 
 Each = Callable[[Sequence[Any], str], Iterable[Any]]
 """Yields the items one after the other and shows the progress: `each(items, description)`."""
@@ -157,27 +153,6 @@ def held_out_rows(documents: Tensor, share: float) -> Tensor:
     ranks = torch.arange(count, device="cpu")
     held = (ranks + 1) * wanted // count > ranks * wanted // count
     return held[place]
-
-
-def kept_tokens(
-    recording: Recording,
-    documents: Iterable[Sequence[int]],
-    keep: float,
-    keep_by: str = SCORES[0],
-    always: Sequence[int] | Tensor = (),
-) -> Vocabulary:
-    """The tokens with the best scores: a share `keep` of the vocabulary, `always` among them."""
-    if keep_by not in SCORES:
-        raise ValueError(f"kept_tokens: keep_by is {keep_by!r}; needs one of {', '.join(SCORES)}")
-    (temperature,), size = recording.temperatures, recording.counts.numel()
-    if keep_by == "frequency":
-        ids = torch.tensor([id for ids in documents for id in ids], dtype=torch.int64, device="cpu")
-        scores = ids.bincount(minlength=size)
-    elif keep_by == "variance":
-        scores = recording.variance_at(temperature)
-    else:
-        scores = recording.mean_probs_at(temperature)
-    return Vocabulary.most_likely(scores, max(1, round(keep * size)), always=always)
 
 
 def successor_counts(documents: Iterable[Sequence[int]], recording: Recording) -> SuccessorCounts:

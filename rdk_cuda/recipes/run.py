@@ -1,107 +1,23 @@
-"""A recipe, stage after stage: two models and a text, to drafters with evidence."""
+"""A recipe, stage after stage: artifacts, and the drafters that one of them makes, measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-
-from ..drafter import SavedDrafterError
-from ..files import without_nan
-from ..integrations.huggingface.saved_drafter import refuse_existing, written_whole
-from .errors import InputError
-from .inputs.documents import calibration_and_held_out
-from .inputs.loading import quiet, refuse_unsavable, weight_sample
-from .inputs.pairs import Pair, TextPair
-from .progress import Stages
-from .report.rows import TIMED, Row, evaluate, versions
-from .report.table import say, show_notes, show_rows
-from .request import Asked, Request
-from .resume import RecordingPlace
-from .saved import load_models
-from .stages.affinity import Affinity
-from .stages.lengths import Drafts
-from .stages.lifted import Lifted
+from .report.evaluation import evaluate
+from .report.rows import Row
 from .stages.pruning import Method
 from .stages.stage import DrafterStage, Found, Stage, State
-from .stages.tokenizers import Tokenizers
-from .stages.tree import Tree
-
-RECIPES: dict[type[Pair], tuple[type[Stage[Request]], ...]] = {
-    TextPair: (Tokenizers,),
-    Pair: (Lifted, Affinity, Drafts, Tree),
-}
-"""The stages for a kind of pair, in order; one of them makes the drafters."""
 
 
-def run_calibration(request: Request) -> int:
-    """Calibrate for each setting and write the directory; returns the exit code."""
-    quiet()
-    with naming_out():
-        refuse_existing(request.output, request.overwrite)
-    place = RecordingPlace.of(request)
-    models = load_models(request, request.drafter, one_tokenizer=False)
-    refuse_unsavable(models, request.output, copies=len(request.settings))
-    state = begun(request, models)
-    recipe = next(stages for kind, stages in RECIPES.items() if isinstance(models, kind))
-    stages = [stage() for stage in recipe]
-    with place.unfinished():
-        found, rows = run(state, stages, place)
-        written = save(state, stages, found, rows)
-    show(state, stages, rows)
-    say(written)
-    say(place.close())
-    return 0
-
-
-def begun(request: Asked, models: Pair) -> State[Asked]:
-    """Read the text to calibrate and to measure on."""
-    text, held_out = calibration_and_held_out(
-        models.tokenizer, request.text, request.held_out, models.context, request.draft_length
-    )
-    return State(request, models, text, held_out, Stages())
-
-
-def run(
-    state: State[Any], stages: Sequence[Stage[Any]], place: RecordingPlace | None = None
-) -> tuple[Sequence[Found], list[list[Row]]]:
-    """Make each stage's artifact, and measure the drafters on held-out text.
-
-    Args:
-        place: of the recording; None where no stage reads one.
-    """
+def run(state: State[Any], stages: Sequence[Stage[Any]]) -> tuple[Sequence[Found], list[list[Row]]]:
+    """Make each stage's artifact, and measure the drafters on held-out text."""
+    for stage in stages:
+        state.made[stage.name] = stage.run(state)
     (last,) = (stage for stage in stages if isinstance(stage, DrafterStage))
-    with state.progress:
-        for stage in stages:
-            stage.check(state)
-        if place is not None:
-            state.recording = place.record(state)
-        for stage in stages:
-            state.made[stage.name] = stage.run(state)
-        found = last.found(state)
-        return found, measured(state, found)
-
-
-def show(
-    state: State[Any],
-    stages: Sequence[Stage[Any]],
-    rows: Sequence[Sequence[Row]],
-    calibrated_for: float | None = None,
-    about_text: str = "",
-) -> None:
-    """Print the rows, what the stages say of them, and how they were measured."""
-    console = Console()
-    for place, figures in enumerate(rows):
-        show_rows(console, figures, calibrated_for)
-        for sentence in filter(None, (stage.describe(state, place) for stage in stages)):
-            say(sentence)
-    say("")
-    for sentence in filter(None, (stage.summary(state) for stage in stages)):
-        say(sentence)
-    show_notes(console, [row for figures in rows for row in figures], about_text)
+    found = last.found(state)
+    return found, measured(state, found)
 
 
 def measured(state: State[Any], found: Sequence[Found]) -> list[list[Row]]:
@@ -111,7 +27,7 @@ def measured(state: State[Any], found: Sequence[Found]) -> list[list[Row]]:
         known = methods.setdefault(one.setting.temperature, [])
         known += [method for method in one.compared if method not in known]
     models, length = state.models, state.request.draft_length
-    windows = state.held_out.held_out_windows()
+    windows = state.windows
     rows = iter(
         evaluate(
             models.read(length),
@@ -130,57 +46,3 @@ def measured(state: State[Any], found: Sequence[Found]) -> list[list[Row]]:
     return [
         [row_of[one.setting.temperature, id(method)] for method in one.compared] for one in found
     ]
-
-
-def save(
-    state: State[Request],
-    stages: Sequence[Stage[Request]],
-    found: Sequence[Found],
-    rows: Sequence[list[Row]],
-) -> str:
-    """Write a directory for each drafter, atomically all together."""
-    request, text, held_out = state.request, state.text, state.held_out
-    (last,) = (stage for stage in stages if isinstance(stage, DrafterStage))
-    common = {
-        **request.said(),
-        "versions": versions(),
-        "target_weights": weight_sample(state.models.target),
-        "text": text.sources,
-        "held_out": held_out.sources,
-    }
-    names = [request.name(one.setting) for one in found] if len(found) > 1 else [""]
-    with folder_of(request, len(found)) as folder:
-        for place, (one, name) in enumerate(zip(found, names, strict=True)):
-            settings = {**common, **one.setting._asdict()}
-            for stage in stages:
-                settings |= stage.settings(state, place)
-            # Times depend on the moment and the machine: `evaluate` measures them again.
-            untimed = [{**row, **dict.fromkeys(TIMED)} for row in rows[place]]
-            settings["figures"] = without_nan(untimed)
-            last.save(state, place, folder / name, settings)
-    said = f"{request.output} written"
-    if left_out := len(text.too_short) + len(held_out.too_short):
-        said = (
-            f"{left_out} documents were left out, shorter than the {text.length} tokens (held "
-            f"out: {held_out.length}) that are read at once.\n{said}"
-        )
-    return f"{said}, with {', '.join(names)}." if len(found) > 1 else f"{said}."
-
-
-@contextmanager
-def folder_of(request: Request, drafters: int) -> Iterator[Path]:
-    """One drafter is the output itself, of several each is a folder in it."""
-    with naming_out():
-        if drafters == 1:
-            yield request.output
-        else:
-            with written_whole(request.output, request.overwrite) as folder:
-                yield folder
-
-
-@contextmanager
-def naming_out() -> Iterator[None]:
-    try:
-        yield
-    except SavedDrafterError as error:
-        raise InputError(f"--out {error.reason}") from error

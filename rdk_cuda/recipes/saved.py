@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..drafter import PrunedDrafter, SavedDrafterError
 from ..integrations.huggingface.saved_drafter import (
     MODEL,
@@ -18,17 +16,11 @@ from ..integrations.huggingface.saved_drafter import (
 )
 from ..integrations.huggingface.text_drafter import is_text_drafter, load_affinity
 from .errors import InputError
-from .inputs.loading import load_pair
+from .inputs.loading import load_models
 from .inputs.pairs import Pair, StatePair, TextPair, head_size
 from .request import Command
 from .stages.pruning import PRUNED, RECOMMENDED, Method
 from .stages.tokenizers import COUNTS, LEVEL, token_level_methods
-
-
-def load_models(request: Command, drafter: Path, *, one_tokenizer: bool = True) -> Pair:
-    """Load the target, and a drafter, as the request says."""
-    how = request.device, getattr(torch, request.dtype), request.device_map
-    return load_pair(request.target, drafter, *how, one_tokenizer=one_tokenizer)
 
 
 def load_saved(request: Command) -> tuple[Pair, list[Method], dict[str, Any]]:

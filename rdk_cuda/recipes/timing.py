@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..drafter import PrunedDrafter
+
 ROUNDS = 15
 TOLERANCE = 0.1  # of a ratio of two times on a quiet machine
 WAITED = 0.05  # share of the time; a quiet machine's own services take less
@@ -153,6 +155,12 @@ class HeadCost:
     dynamic_columns: float = 0.0
     screen_bytes: int = 0
     screen_bytes_each: int = 0
+
+    @classmethod
+    def of(cls, drafter: PrunedDrafter, dynamic_columns: float, bytes_each: int) -> HeadCost:
+        rows, width = drafter.weight.shape
+        screens = drafter.screen_bytes, drafter.screen_bytes_each
+        return cls(rows, width, bytes_each, dynamic_columns, *screens)
 
     def bytes_read(self, batch: int = 1) -> float:
         """Bytes that a draft reads, of a batch that shares the head's rows."""

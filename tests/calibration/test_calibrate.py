@@ -7,7 +7,7 @@ import torch
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.calibration import RECOMMENDED, Options, Pruning, Setting, calibrate
-from rdk_cuda.recipes.recording import kept_tokens
+from rdk_cuda.recipes.stages.kept_tokens import kept_tokens
 
 from .markov_pair import TEMPERATURES, MarkovPair, V, material
 

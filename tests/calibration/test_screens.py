@@ -13,8 +13,8 @@ from rdk_cuda import ScreenedTokens, Vocabulary
 from rdk_cuda.calibration import Options, low_rank_factors, screens_within
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.dynamic_tokens import screens_of
-from rdk_cuda.recipes.report.rows import head_cost
 from rdk_cuda.recipes.stages.pruning import DYNAMIC, PRUNED, RECOMMENDED, VIRTUAL, Method, Pruning
+from rdk_cuda.recipes.timing import HeadCost
 
 from .markov_pair import TEMPERATURES, MarkovPair, material, rate
 
@@ -122,6 +122,6 @@ def test_what_a_second_look_reads_is_counted_in_the_cost() -> None:
     screen = next(s for s in _screens(0.05) if s.candidates == 32)
     plain = PrunedDrafter.plain(HEAD, VOCABULARY)
     method = Method(DYNAMIC, 0.1, replace(plain, dynamic_tokens=screen))
-    cost = head_cost(method, HEAD, 5.0, torch.float32)
+    cost = HeadCost.of(method.drafter, 5.0, 4)
     assert cost.screen_bytes_each == screen.bytes_each == 2 * 32 * 26
     assert plain.screen_bytes_each == 0

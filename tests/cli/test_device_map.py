@@ -20,7 +20,8 @@ from rdk_cuda.cli import arguments
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.integrations.eagle3 import read_checkpoint
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.recipes.inputs.loading import load_model, load_pair, same_weights, weight_sample
+from rdk_cuda.integrations.huggingface.placement import same_weights, weight_sample
+from rdk_cuda.recipes.inputs.loading import load_model, load_pair
 from tests.tiny_models import save_model
 
 from .calibrating import Pair, command, digests, settings_of

@@ -240,8 +240,8 @@ def test_ctrl_c_is_one_line_and_leaves_no_files(desk: Desk) -> None:
         "import sys, time\n"
         "from rdk_cuda.recipes.inputs import pairs\n"
         "from rdk_cuda.__main__ import main\n"
-        "from rdk_cuda.recipes.report import rows\n"
-        "rows.measure_acceptance = lambda *given: time.sleep(60)\n"
+        "from rdk_cuda.recipes.report import evaluation\n"
+        "evaluation.measure_acceptance = lambda *given: time.sleep(60)\n"
         "pairs.measure_model_times = lambda *given, **options: print('Now', file=sys.stderr)\n"
         "sys.exit(main(sys.argv[1:]))"
     )

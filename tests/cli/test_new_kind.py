@@ -12,8 +12,8 @@ from rdk_cuda.__main__ import main
 from rdk_cuda.decoding.models import Read, Reading
 from rdk_cuda.drafter import FullHead
 from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned
-from rdk_cuda.recipes import run, saved
-from rdk_cuda.recipes.inputs.loading import load_pair
+from rdk_cuda.recipes import calibrate
+from rdk_cuda.recipes.inputs import loading
 from rdk_cuda.recipes.inputs.pairs import Pair
 from rdk_cuda.recipes.stages.stage import Stage
 
@@ -40,10 +40,12 @@ class EarlyExit(Pair):
 def test_a_new_kind_of_drafter_is_one_class(desk: Desk) -> None:
     """Every stage works on it, and so do measuring and saving."""
 
+    load_pair = loading.load_pair
+
     def load(*given: Any, **options: Any) -> Pair:
         return EarlyExit(**vars(load_pair(*given, **options)))
 
-    desk.patch.setattr(saved, "load_pair", load)
+    desk.patch.setattr(loading, "load_pair", load)
     out = desk.out
     assert main(command(desk.pair, desk.texts, out, "--draft-cost", 0.1)) == 0
     settings = settings_of(out)
@@ -54,7 +56,7 @@ def test_a_new_kind_of_drafter_is_one_class(desk: Desk) -> None:
     assert load_pruned(out)[0].vocabulary.draft_size == 300
 
 
-@pytest.mark.parametrize("recipe", run.RECIPES.values(), ids=str)
+@pytest.mark.parametrize("recipe", calibrate.RECIPES.values(), ids=str)
 def test_stages_follow_what_they_need(recipe: tuple[type[Stage], ...]) -> None:
     made: set[str] = set()
     for stage in recipe:

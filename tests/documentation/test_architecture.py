@@ -115,7 +115,8 @@ def test_the_core_never_imports_labs() -> None:
     assert core_that_imports_labs(graph) == ["rdk_cuda.files imports rdk_cuda.labs"]
 
 
-RUNS = ("cli", "recipes.run", "recipes.evaluate", "recipes.distill", "recipes.saved")
+_RUNS = "calibrate", "directories", "distill", "evaluate", "run", "saved"
+RUNS = ("cli", *(f"recipes.{name}" for name in _RUNS))
 """What only commands import, and labs."""
 
 

@@ -17,7 +17,8 @@ from .interpreter import V2, interpret
 
 _ALL = {path.name for path in Path(__file__).parent.glob("test_*.py")}
 _WITH_V2 = {
-    f"test_vllm_{name}.py" for name in ("calls", "runner_v2", "tokenizers", "traffic", "worker")
+    f"test_vllm_{name}.py"
+    for name in ("calls", "native", "runner_v2", "tokenizers", "traffic", "worker")
 }
 
 if find_spec("vllm") is None:

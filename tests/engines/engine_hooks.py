@@ -271,6 +271,16 @@ arg_groups.fields.exec_
     ExecFeatures: enable_watermark
 speculative.eagle_worker_common
     run_eagle_verify(...) -> eagle_sample
+models.deepseek_nextn
+    DeepseekV3ForCausalLMNextN: lm_head logits_processor
+models.glm4_moe_nextn
+    Glm4MoeForCausalLMNextN: lm_head logits_processor
+models.mimo_mtp
+    MiMoMTP: lm_head logits_processor
+models.qwen3_5_mtp
+    Qwen3_5ForCausalLMMTP: lm_head logits_processor
+models.qwen3_next_mtp
+    Qwen3NextForCausalLMMTP: lm_head logits_processor
 managers.tp_worker
     TpModelWorker: model_config
 mem_cache.memory_pool

@@ -12,12 +12,8 @@ from rdk_cuda.calibration import Options
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.recipes.choose import sampled_acceptance
 from rdk_cuda.recipes.inputs.documents import Window
-from rdk_cuda.recipes.report.rows import (
-    Bootstrap,
-    measure_acceptance,
-    recovered_share,
-    widening,
-)
+from rdk_cuda.recipes.report.evaluation import measure_acceptance
+from rdk_cuda.recipes.report.rows import Bootstrap, recovered_share, widening
 from rdk_cuda.recipes.stages.pruning import (
     DYNAMIC,
     FULL,

@@ -18,6 +18,7 @@ from rdk_cuda.integrations.engine_version import UnknownEngineError
 from rdk_cuda.integrations.sglang import plugin
 from rdk_cuda.integrations.sglang.drafting import DraftWorker
 from rdk_cuda.integrations.sglang.server_options import (
+    ALGORITHMS,
     Asked,
     UnsupportedConfigurationError,
     asked_for,
@@ -65,7 +66,7 @@ def test_it_is_asked_for_by_a_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("speculative_algorithm", "NGRAM", "'NGRAM'; needs one of STANDALONE, EAGLE3"),
+        ("speculative_algorithm", "NGRAM", "'NGRAM'; needs one of STANDALONE, EAGLE3, EAGLE"),
         ("speculative_algorithm", None, "needs one of STANDALONE, EAGLE3"),
         ("speculative_eagle_topk", 4, "--speculative-eagle-topk is 4, a tree"),
         ("speculative_adaptive", True, "--speculative-adaptive"),
@@ -93,7 +94,8 @@ def test_what_is_not_supported_is_refused(name: str, value: Any, said: str) -> N
 def test_what_the_environment_asks_for_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
-    refuse_unsupported(options())
+    for algorithm in ALGORITHMS:
+        refuse_unsupported(options(speculative_algorithm=algorithm))
     monkeypatch.setenv(name, value)
     with pytest.raises(UnsupportedConfigurationError, match=name):
         refuse_unsupported(options())

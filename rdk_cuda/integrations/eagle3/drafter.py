@@ -222,6 +222,9 @@ class Eagle3Drafter:
         return hidden
 
     def _hand_on(self, hidden: Tensor, real: Tensor, ends: Sequence[int]) -> None:
+        if bool(real.all()):
+            self._own, self._own_entry = self.network.handed_on(hidden[:, -1]), [*ends]
+            return
         rows = real.any(1).nonzero()[:, 0]
         last = real.int().cumsum(1).argmax(1)[rows]
         states = hidden[rows.to(self.device), last.to(self.device)]

@@ -125,6 +125,10 @@ class SlotCache:
 
         Of a tree nothing is left but what `keep_paths` has kept.
         """
+        nothing = all(old <= new for old, new in zip(self.lengths, lengths, strict=True))
+        no_gaps = self._alive.shape[1] == max(self.lengths, default=0)
+        if nothing and no_gaps and self._ways is None:
+            return
         self.keep_paths([[] for _ in self.lengths])
         self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
         self._alive &= self._alive.cumsum(1) <= np.array(self.lengths, np.int64)[:, None]
@@ -153,10 +157,11 @@ class SlotCache:
         counts, seen = own.sum(1), None
         if parents is not None:
             places, seen = self._grow(own, parents)
+        elif own.all():
+            places = lengths[:, None] + np.arange(own.shape[1])
         else:
             # A padding column is seen by nobody; its position only has to be a legal one.
-            so_far = own.cumsum(1) if own.shape[1] > 1 else counts[:, None]
-            places = (lengths[:, None] + so_far - 1).clip(0)
+            places = (lengths[:, None] + own.cumsum(1) - 1).clip(0)
         self._alive = np.concatenate([self._alive, own], 1)
         self._places = np.concatenate([self._places, places], 1)
         self.lengths = (lengths + counts).tolist()
@@ -216,9 +221,9 @@ class SlotCache:
         could be NaN, and NaN times a weight of 0 would reach the sequences' own queries.
         """
         alive = torch.from_numpy(self._alive).to(self.device)[:, None]
-        if real.shape[1] == 1 and real.numpy().all():
-            return alive
-        first = alive.shape[2] - real.shape[1]
+        width, first = real.shape[1], self._alive.shape[1] - real.shape[1]
+        if real.numpy().all():
+            return alive if width == 1 else alive.expand(-1, width, -1).tril(first)
         visible = (alive & real.to(self.device)[:, :, None]).tril(first)
         visible.diagonal(first, 1, 2).fill_(True)
         return visible
@@ -265,6 +270,9 @@ def lay_out(tokens: Ragged, keep: Sequence[int], *, in_front: bool = True) -> tu
     already aligned as `CausalModel.feed` promises; padding may lie on both sides. Or it lies not
     `in_front`: then it follows the kept tokens, and those before them.
     """
+    if len({*map(len, tokens)}) == len({*keep}) == 1:
+        whole = torch.tensor(tokens, dtype=torch.int64, device="cpu")
+        return whole, torch.ones_like(whole, dtype=torch.bool)
     before = max(len(new) - kept for new, kept in zip(tokens, keep, strict=True))
     ids = np.zeros((len(tokens), before + max(keep)), np.int64)
     real = np.zeros(ids.shape, bool)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ALGORITHMS = ("STANDALONE", "EAGLE3")
+ALGORITHMS = ("STANDALONE", "EAGLE3", "EAGLE")  # the last is what SGLang makes of NEXTN
 
 
 class UnsupportedConfigurationError(ValueError):

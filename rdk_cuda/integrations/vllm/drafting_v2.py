@@ -39,8 +39,9 @@ class Speculator(DraftHead):
         if not draft_step.dim():
             return self._drawn(*given, temperature, seeds, draft_step)
         each, drafts = self.arena.draft_length, self.draft_tokens  # type: ignore[attr-defined]
-        for place in range(each):  # a block drafter's, request by request
-            hidden, positions, slots = (of[place::each] for of in given)
+        # A block drafter's lie request by request.
+        by_place = [of.unflatten(0, (-1, each)).transpose(0, 1).contiguous() for of in given]
+        for place, (hidden, positions, slots) in enumerate(zip(*by_place, strict=True)):
             drawn = self._drawn(hidden, positions, slots, temperature, seeds, draft_step[place])
             drafts[: len(slots), place] = drawn
         flat: Tensor = drafts[: len(slots)].flatten()

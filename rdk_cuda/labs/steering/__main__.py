@@ -35,9 +35,9 @@ def distill(arguments: argparse.Namespace) -> int:
     prepare_models(arguments, "rich")
     request = Training.of(arguments, output_of(arguments))
     from ...integrations.huggingface.saved_drafter import refuse_existing
+    from ...recipes.directories import naming_out
     from ...recipes.distill import trained
     from ...recipes.inputs.loading import quiet
-    from ...recipes.run import naming_out
     from ...training import LOSSES, PARTS
     from .job import STEERED, loaded
 

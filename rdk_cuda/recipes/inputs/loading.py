@@ -20,13 +20,13 @@ from transformers.utils import logging
 from ...files import opened_tensors, system_errors
 from ...integrations.eagle3 import CheckpointError, Eagle3Checkpoint, is_checkpoint, read_checkpoint
 from ...integrations.huggingface import HuggingFaceModel
-from ...integrations.huggingface.placement import weight_of
+from ...integrations.huggingface.placement import named_weight, weight_of
 from ...integrations.mtp import is_mtp, read_mtp_checkpoint
 from ..errors import INSTALL, InputError
+from ..request import Command
 from .pairs import ModelPair, Pair, StatePair, TextPair, head_size
 
 NEVER = -30_000.0  # a logit that no probability is left of, in half precision, too
-SAMPLED = 64  # weights that a model is recognised by
 NATIVE = Path("mtp")  # as a drafter: the multi-token head in the target's own files
 
 
@@ -81,6 +81,12 @@ def quiet() -> None:
     standard.getLogger("accelerate").setLevel(standard.ERROR)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+
+
+def load_models(request: Command, drafter: Path, *, one_tokenizer: bool = True) -> Pair:
+    """Load the target, and a drafter, as the request says."""
+    how = request.device, getattr(torch, request.dtype), request.device_map
+    return load_pair(request.target, drafter, *how, one_tokenizer=one_tokenizer)
 
 
 def load_pair(
@@ -195,11 +201,6 @@ def load_model(
         )
     refuse_undecodable(option, directory, model.eval())
     return model
-
-
-def named_weight(model: Any, name: str) -> torch.Tensor:
-    module, _, own = name.rpartition(".")
-    return weight_of(model.get_submodule(module), own)
 
 
 def loaded(
@@ -356,31 +357,3 @@ def refuse_undecodable(option: str, directory: Path, model: Any) -> None:
     # The last kind is of shapes in its config.
     with blaming(f"{option} {directory}:", TypeError, ValueError, RuntimeError):
         HuggingFaceModel(model, head=head)
-
-
-def weight_sample(model: Any) -> list[float]:
-    """Sample enough weights to tell whether another directory has the same ones."""
-    matrices = [name for name, weight in sorted(model.named_parameters()) if weight.dim() > 1]
-    sample = []
-    for turn in range(SAMPLED):
-        weight = named_weight(model, matrices[turn * len(matrices) // SAMPLED]).flatten()
-        place = (2 * turn + 1) * weight.numel() // (2 * SAMPLED)
-        sample.append(float(weight[place]))
-    return sample
-
-
-def same_weights(sample: object, model: Any) -> bool | None:
-    """Whether a model has the weights of a `weight_sample`; None of what is no such sample.
-
-    Copies in bfloat16 or float16 are the same model. Training changes weights by more than such
-    rounding, somewhere in the sample.
-    """
-    try:
-        expected = torch.tensor(sample, dtype=torch.float64, device="cpu")
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    if expected.shape != (SAMPLED,) or not bool(expected.isfinite().all()):
-        return None
-    found = torch.tensor(weight_sample(model), dtype=torch.float64, device="cpu")
-    bfloat16, float16 = 2**-8, 2**-24  # the latter's smallest number, below which it has no digits
-    return torch.allclose(found, expected, rtol=bfloat16, atol=float16)

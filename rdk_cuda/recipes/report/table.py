@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from ..stages.pruning import FULL, LIFTED, PRUNED, RECOMMENDED
+from ..stages.stage import Stage, State
 from .rows import Row
 
 COLUMNS = (
@@ -25,6 +27,25 @@ ABOVE_FULL = (
     "More than 100 % of the loss recovered is no error: redistribution also carries the target's "
     "mean probabilities, which the full drafter does not have."
 )
+
+
+def show(
+    state: State[Any],
+    stages: Sequence[Stage[Any]],
+    rows: Sequence[Sequence[Row]],
+    calibrated_for: float | None = None,
+    about_text: str = "",
+) -> None:
+    """Print the rows, what the stages say of them, and how they were measured."""
+    console = Console()
+    for place, figures in enumerate(rows):
+        show_rows(console, figures, calibrated_for)
+        for sentence in filter(None, (stage.describe(state, place) for stage in stages)):
+            say(sentence)
+    say("")
+    for sentence in filter(None, (stage.summary(state) for stage in stages)):
+        say(sentence)
+    show_notes(console, [row for figures in rows for row in figures], about_text)
 
 
 def show_rows(console: Console, rows: Sequence[Row], calibrated_for: float | None = None) -> None:

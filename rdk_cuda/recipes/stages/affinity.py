@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ...drafter import FullHead
 from ...integrations.huggingface.saved_drafter import save_drafter
-from ...integrations.token_maps import TokenMapError, read_token_map
 from ...vocabulary import Vocabulary
 from ...vocabulary.indispensable import indispensable_tokens
 from ..errors import InputError
-from ..recording import SCORES, Each, Recording, kept_tokens, silently, successor_counts
+from ..recording import Each, Recording, silently, successor_counts
 from ..request import Request, Setting
+from .kept_tokens import SCORES, kept_tokens, named_tokens
 from .lifted import BONUSES
 from .pruning import PRUNED, RECOMMENDED, Material, Method, Options, Pruning
 from .stage import DrafterStage, Found, State
@@ -100,7 +100,7 @@ class Affinity(DrafterStage[Request]):
         always = indispensable_tokens(models.tokenizer)
         self.always, self.kept = always[always < size], models.kept
         if self.kept is None:
-            self.kept = _named_tokens(request, size, self.always)
+            self.kept = named_tokens(request, size, self.always)
         elif (request.kept, request.keep, request.keep_by) != (None, Request.keep, Request.keep_by):
             raise InputError(
                 f"--drafter {request.drafter}: has a head of {self.kept.draft_size} tokens, which "
@@ -154,23 +154,3 @@ def options_of(state: State[Request]) -> Options:
         screen=request.screen_bytes,
         **{name: getattr(request, name) for name in ("virtual", "window", "batch", "seed")},
     )
-
-
-def _named_tokens(request: Request, size: int, always: Tensor) -> Vocabulary | None:
-    """The tokens of `--kept` and those that are always kept; None without `--kept`."""
-    if request.kept is None:
-        for keep in request.keep:
-            if (count := max(1, round(keep * size))) < always.numel():
-                raise InputError(
-                    f"--keep {keep:g} is {count} tokens, fewer than the {always.numel()} special "
-                    "tokens and single bytes that are always kept; keep more"
-                )
-        return None
-    try:
-        ids = read_token_map(request.kept, size, mask_repeats=True).draft_ids
-    except OSError as error:
-        reason = f"{error.strerror}; needs a readable file"
-        raise InputError(f"--kept {request.kept}: {reason}") from error
-    except TokenMapError as error:
-        raise InputError(f"--kept {error}") from error
-    return Vocabulary(torch.cat([ids[ids >= 0], always[~torch.isin(always, ids)]]), size)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
 
-from ..inputs.documents import Text
+from ..inputs.documents import Text, Window, calibration_and_held_out
 from ..inputs.pairs import Pair
+from ..progress import Stages
 from ..recording import Recording
 from ..request import Asked, Setting
 from .pruning import Method
@@ -20,7 +22,6 @@ class State(Generic[Asked]):
     """A run so far.
 
     Attributes:
-        progress: a `recipes.progress.Stages`.
         made: the artifacts of stages by their names.
     """
 
@@ -28,9 +29,22 @@ class State(Generic[Asked]):
     models: Pair
     text: Text
     held_out: Text
-    progress: Any
+    progress: Stages
     recording: Recording = field(init=False)
     made: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: Asked, models: Pair) -> State[Asked]:
+        """Read the text to calibrate and to measure on."""
+        text, held_out = calibration_and_held_out(
+            models.tokenizer, request.text, request.held_out, models.context, request.draft_length
+        )
+        return cls(request, models, text, held_out, Stages())
+
+    @cached_property
+    def windows(self) -> list[Window]:
+        """Of the held-out text, which drafters are measured on."""
+        return self.held_out.held_out_windows()
 
 
 class Stage(ABC, Generic[Asked]):

@@ -149,6 +149,30 @@ T shuffle(Collective kind, unsigned mask, T value, unsigned source, Site site) {
 
 }  // namespace emulation
 
+// ---- launches ----
+
+template <typename Params>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params),
+                               const typename emulation::Identity<Params>::type& params) {
+  emulation::Attributes attributes;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const cudaLaunchAttribute& given = config->attrs[i];
+    if (given.id == cudaLaunchAttributeClusterDimension) {
+      attributes.cluster = given.val.clusterDim.x;
+    } else {
+      attributes.early = given.val.programmaticStreamSerializationAllowed != 0;
+    }
+  }
+  return emulation::launch(kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes,
+                           params, attributes);
+}
+
+template <typename Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel*) {
+  attributes->ptxVersion = 90;
+  return cudaSuccess;
+}
+
 // ---- barriers and warp collectives ----
 
 inline void __syncthreads(emulation::Site site = emulation::Site::here()) {

@@ -1,9 +1,11 @@
-// What csrc/cuda/device.cuh gives kernels on a GPU, on the CPU.
+// What csrc/cuda/compat.cuh gives kernels on a GPU, on the CPU.
 #pragma once
 
 #include "cuda_emulation.h"
 
 namespace rdk {
+
+using emulation::introduce;
 
 inline int made_here(int number) { return number; }
 

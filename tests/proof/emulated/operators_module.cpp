@@ -62,18 +62,18 @@ struct EmulatorStarter {
   Machine machine() const { return rdk::ops::machine; }
 
   template <typename Launch>
-  void start(Launch launch, void* workspace) const {
-    const int64_t bytes = launch.shape.workspace_bytes;
+  void start(const Launch& launch, const Workspace& workspace, void* memory) const {
+    const int64_t bytes = workspace.bytes();
     if (filled_with < 0) {
       const std::lock_guard<std::mutex> lock(mutex);
       kept.resize(std::max<size_t>(kept.size(), bytes), 0xff);
-      place(workspace = kept.data(), &launch);
+      workspace.place(memory = kept.data());
     } else {
-      std::memset(workspace, filled_with, bytes);
+      std::memset(memory, filled_with, bytes);
     }
-    const auto launched = [launch, workspace] {
+    const auto launched = [launch, memory] {
       check(rdk::start(launch, nullptr));
-      require_no_ticket(launch, workspace);
+      require_no_ticket(launch, memory);
     };
     {
       const std::lock_guard<std::mutex> lock(mutex);

@@ -18,15 +18,14 @@ using MachineFacts = std::tuple<int64_t, int64_t, int64_t>;
 template <typename Launch>
 pybind11::dict planned(const MachineFacts& machine, Launch* launch) {
   const auto [multiprocessors, shared_bytes, cluster] = machine;
-  plan({multiprocessors, shared_bytes, cluster, false}, launch);
+  const rdk::Workspace workspace = plan({multiprocessors, shared_bytes, cluster, false}, launch);
   using pybind11::arg;
-  return pybind11::dict(arg("kernel") = kernel_name(*launch), arg("blocks") = launch->shape.blocks,
-                        arg("threads") = launch->shape.threads,
-                        arg("shared_bytes") = launch->shape.shared_bytes,
-                        arg("workspace_bytes") = launch->shape.workspace_bytes,
-                        arg("ticket_bytes") = launch->shape.ticket_bytes,
-                        arg("cluster") = std::max<int64_t>(1, launch->shape.cluster),
-                        arg("allowed_bytes") = launch->shape.allowed_bytes);
+  return pybind11::dict(
+      arg("kernel") = kernel_name(*launch), arg("blocks") = launch->shape.blocks,
+      arg("threads") = launch->shape.threads, arg("shared_bytes") = launch->shape.shared_bytes,
+      arg("workspace_bytes") = workspace.bytes(), arg("ticket_bytes") = launch->shape.ticket_bytes,
+      arg("cluster") = std::max<int64_t>(1, launch->shape.cluster),
+      arg("allowed_bytes") = launch->shape.allowed_bytes);
 }
 
 inline rdk::DraftColumns draft_columns(int64_t draft_size, int64_t dynamic_size) {

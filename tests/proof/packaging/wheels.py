@@ -4,8 +4,8 @@
 
 DIR/cpu, DIR/cu130 and so on get a wheel each, for every Python from 3.10 and torch from 2.11; that
 for CPUs, for every glibc from 2.28. So does DIR/cpu-aarch64, for the CPUs of GH200 and the like, if
-Debian's g++-aarch64-linux-gnu is there. Kernels for all six architectures take a quarter of an hour
-and more on two cores.
+Debian's g++-aarch64-linux-gnu is there. Kernels for all six architectures take six minutes on two
+quiet cores.
 """
 
 from __future__ import annotations
