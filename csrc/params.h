@@ -291,6 +291,37 @@ struct GatherLogitsParams {
   int64_t hidden_size;
 };
 
+// A row's text, and what it names (docs/design.md, "Name tokens").
+struct NameTokensParams {
+  TokenIds contexts;  // [slots, longest]
+  int64_t context_stride;
+  int64_t slots;
+  int64_t longest;
+  TokenIds lengths;   // null: rows are whole
+  TokenIds slot_ids;  // null: row b has slot b
+  TokenIds decided;   // [rows, decided_size]
+  int64_t decided_size;
+  const int64_t* drafts;  // [draft_slots, places]
+  int64_t draft_slots;
+  int64_t places;
+  int64_t place;
+  TokenIds place_id;   // null: place
+  const bool* pruned;  // null: every token may be named
+  int64_t target_size;
+  const int32_t* offsets;  // null: no token has successors
+  const int32_t* successors;
+  int64_t entries;
+  int64_t recent;
+  int64_t window;
+  int64_t width;
+  int32_t* tokens;
+  int64_t rows;
+
+  RDK_HOST_DEVICE bool may_name(int64_t id) const {
+    return id >= 0 && id < target_size && (pruned == nullptr || pruned[id]);
+  }
+};
+
 struct StepKeysParams {
   const int64_t* seeds;
   const int64_t* positions;

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from profiling.commands import Parser, run_command
 from profiling.machine import ROOT, describe, now
 from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.dynamic_tokens import KeptContexts
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm.metrics import Counters
@@ -70,7 +70,7 @@ class Running:
         self.decided = decided.masked_fill(steps >= count, -1).int()
         self.drafts = list(torch.from_numpy(generator.integers(0, SMALLEST, (DRAFTS, batch))))
 
-    def step(self, window: int) -> list[Tensor]:
+    def step(self, window: int) -> list[KeptContexts]:
         """All that the worker asks for in one step; the contexts of each draft."""
         requests, ids = self.requests, self.batch.req_ids
         requests.begin_step(dict.fromkeys(ids, DRAFTS + 1), has_grammar=False)
@@ -81,9 +81,9 @@ class Running:
         device = self.decided.device
         requests.seeds(device)
         requests.decide(self.decided, torch.from_numpy(positions))
-        contexts = []
+        contexts, stored = [], torch.stack(self.drafts, 1)
         for drawn in self.drafts:
-            contexts.append(requests.contexts(window, DRAFTS))
+            contexts.append(requests.contexts(window, stored))
             requests.seeds(device)
             requests.drafts.append(drawn)
         return contexts

@@ -300,6 +300,7 @@ def call(operator: str, dtype: torch.dtype = torch.float32, **given: int) -> dic
         "J": 2,
         "place": 1,
         "limited": 1,
+        **{"L": 9, "n": 3, "nnz": 90, "recent": 3, "window": 6, "width": 8},
     } | given
     sizes["target_size"] = sizes["V_t"]
     made = affinity("mixed-2", sizes["V_t"])
@@ -314,6 +315,8 @@ def call(operator: str, dtype: torch.dtype = torch.float32, **given: int) -> dic
         shape = shape_of(rule._replace(shape=re.sub(">= | or .*", "", rule.shape)), sizes)
         if rule.dtypes == LOGITS:
             return (torch.randn(shape, generator=random) * 2).to(dtype)
+        if rule.dtypes[0] == torch.bool:
+            return torch.arange(math.prod(shape)) % 5 != 0
         if rule.dtypes[0] == torch.float32:
             return torch.full(shape, float(name != "min_p"))
         count = torch.arange(math.prod(shape)).reshape(shape).to(rule.dtypes[0])

@@ -41,6 +41,10 @@ RDK_DEVICE unsigned shared_add(unsigned* address, unsigned value) {
   return atomicAdd(address, value);
 }
 
+// Stores to memory that is -1, whatever other threads of the block do meanwhile. Returns what was
+// there.
+RDK_DEVICE int claim(int* address, int value) { return atomicCAS(address, -1, value); }
+
 // Adds to what blocks count together. The stores before it are visible to whoever adds later, and
 // its loads after it see theirs.
 RDK_DEVICE uint64_t acquire_release_add(uint64_t* address, uint64_t value) {

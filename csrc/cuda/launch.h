@@ -321,6 +321,21 @@ struct OverlapBackwardLaunch {
   RDK_HOST_DEVICE int kernel() const { return static_cast<int>(params.draft.dtype); }
 };
 
+#define RDK_NAME_TOKENS_KERNELS(kernel) kernel(name_tokens_kernel)
+
+struct NameTokensLaunch {
+  using Params = NameTokensParams;
+  static constexpr int kThreads = kWarp;  // of a block
+  static constexpr int kStaticSharedBytes = 0;
+  static constexpr int kMostSharedBits = 13;  // of a table in shared memory, which may always be
+  Params params;
+  LaunchShape shape;
+  int bits;         // of a row's table
+  int32_t* tables;  // [rows, 2^bits]; none if each is in shared memory
+
+  RDK_HOST_DEVICE int kernel() const { return 0; }
+};
+
 #define RDK_STEP_KEYS_KERNELS(kernel) kernel(step_keys_kernel)
 
 struct StepKeysLaunch {

@@ -1,5 +1,6 @@
 // How every operator is launched on a GPU.
 
+#include "../common/named_tokens.h"
 #include "workspace.h"
 
 namespace rdk {
@@ -282,6 +283,22 @@ Workspace plan(const Machine& machine, OverlapBackwardLaunch* launch) {
   launch->shape = {groups * launch->splits, Launch::kThreads, launch->shared_below ? bytes : 0, 0,
                    allowed_bytes<Launch>(machine)};
   return {};
+}
+
+// A warp for each row, whose table is as large as the names that it may have to hold.
+Workspace plan(const Machine&, NameTokensLaunch* launch) {
+  const NameTokensParams& params = launch->params;
+  launch->bits = table_bits(params.width);
+  launch->tables = nullptr;
+  const int64_t blocks = params.width > 0 ? params.rows : 0;
+  launch->shape = {blocks, NameTokensLaunch::kThreads};
+  Workspace workspace;
+  if (launch->bits <= NameTokensLaunch::kMostSharedBits) {
+    launch->shape.shared_bytes = (int64_t{1} << launch->bits) * 4;
+  } else {
+    workspace.add(&launch->tables, params.rows << launch->bits);
+  }
+  return workspace;
 }
 
 // A thread for each seed.

@@ -26,6 +26,7 @@ for _name in OPERATORS:
     # Whose gradient it is, whose rows of a step, or whose part on a rank.
     _function = _name.removesuffix("_backward").removesuffix("_step")
     _function = "shards.verify" if _name.endswith("_shard") else _function
+    _function = "CombinedTokens" if _name == "name_tokens" else _function
     _operator.__doc__ = f"""The operator itself, on tensors.
 
     {_operator.default._schema}

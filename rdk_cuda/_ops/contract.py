@@ -19,6 +19,7 @@ NAMESPACE = "rdk"
 
 LOGITS = (torch.float32, torch.float16, torch.bfloat16)
 FLOAT, INT, LONG = (torch.float32,), (torch.int32,), (torch.int64,)
+BOOL = (torch.bool,)
 IDS = (*LONG, *INT)
 MAX_PRIORS = 4
 AT_LEAST_ONE = ("V_d", "V_t", "W", "d")
@@ -335,6 +336,26 @@ OPERATORS = {
         {"logits": Argument("..., C", LOGITS, dtype_of="hidden")},
         loses_gradients=True,
     ),
+    "name_tokens": Operator(
+        {
+            "contexts": Argument("S, L", IDS, strides=1),
+            "pruned": Argument("V_t", BOOL, optional=True),
+            "successor_offsets": Argument(
+                "V_t + 1", INT, optional=True, needed_with=("successors",)
+            ),
+            "successors": Argument("nnz", INT, optional=True, needed_with=("successor_offsets",)),
+            "recent": _AT_MOST,
+            "window": _AT_MOST,
+            "width": Number(0, 2**28),
+            "decided": Argument("B, n", IDS, optional=True),
+            "drafts": Argument("M, K", LONG, optional=True),
+            "place": _AT_MOST,
+            "lengths": Argument("S", IDS, optional=True),
+            "slots": Argument("B", IDS, optional=True),
+            "place_id": Argument("1", IDS, optional=True),
+        },
+        {"tokens": Argument("B, width", INT)},
+    ),
     "step_keys": Operator(
         {
             "seeds": Argument("...", LONG),
@@ -359,6 +380,7 @@ def sizes_of(operator: str, arguments: Mapping[str, Any]) -> Sizes:
             for symbol, size in symbols(rule, value.shape):
                 sizes.setdefault(symbol, size)
     sizes.setdefault("C", 0)  # no dynamic tokens
+    sizes.setdefault("B", sizes.get("S"))  # every slot has a row
     return sizes
 
 

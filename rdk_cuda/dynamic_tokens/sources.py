@@ -12,17 +12,44 @@ the steps before (DESIGN section 5).
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from .. import _ops as operators
 from .._ops.inputs import check_tensor, whole_number
 from ..vocabulary import Vocabulary
 
-Contexts: TypeAlias = Sequence[Sequence[int]] | Tensor
-"""B sequences of target ids, or a padded `[B, L]` tensor of them with the newest last."""
+
+@dataclass(frozen=True)
+class KeptContexts:
+    """B sequences where an engine keeps them: its tensors, as `rdk::name_tokens` reads them.
+
+    A sequence is what its slot has in `contexts`, then what its step has decided, then the step's
+    first drafts, `place` of them (DESIGN section 4, "Name tokens").
+    """
+
+    contexts: Tensor
+    decided: Tensor | None = None
+    drafts: Tensor | None = None
+    place: int = 0
+    lengths: Tensor | None = None
+    slots: Tensor | None = None
+    place_id: Tensor | None = None
+    window: int = 2**31 - 2  # how many of the last ids are shown, at most
+
+    def __len__(self) -> int:
+        each = self.contexts if self.decided is None else self.decided
+        return len(each if self.slots is None else self.slots)
+
+
+Contexts: TypeAlias = Sequence[Sequence[int]] | Tensor | KeptContexts
+"""B sequences of target ids, or a padded `[B, L]` tensor of them with the newest last, or where
+they lie."""
 
 DynamicTokens = Callable[..., Tensor]
 """A source: from B sequences of target ids to `[B, C]` integers, -1 for an unused column. If its
@@ -112,7 +139,7 @@ class RecentTokens:
         self.window = whole_number("RecentTokens", "window", window, 1)
         if not abs(bonus) <= torch.finfo(torch.float32).max:  # not of NaN
             raise ValueError(f"RecentTokens: bonus is {bonus!r:.40}; needs a finite number")
-        self.bonus = float(bonus)
+        self.bonus, self.vocabulary = float(bonus), vocabulary
         self.allowed = is_pruned(vocabulary, device)
 
     def __call__(self, contexts: Contexts) -> Tensor:
@@ -121,18 +148,14 @@ class RecentTokens:
         Ids outside the vocabulary are passed over. `[B, width]` int32, -1 where there are no more.
         For tensors nothing is read back from the device.
         """
-        candidates = newest_first("RecentTokens", contexts, self.window, self.allowed.device)
-        return distinct_tokens(candidates, self.allowed, self.width)
+        return named("RecentTokens", contexts, self.width, self.allowed, recent=self)
 
     def among(self, contexts: Contexts, tokens: Tensor) -> Tensor:
         """Which of the tokens `[B, C]` are among each sequence's last `window`: `[B, C]` bool.
 
         Reads nothing back from the device of the tokens.
         """
-        device = tokens.device
-        recent = newest_first("RecentTokens", contexts, self.window, device).to(device)
-        if not recent.shape[1]:
-            return torch.zeros_like(tokens, dtype=torch.bool)
+        recent = named("RecentTokens", contexts, None, None, recent=self).to(tokens.device)
         recent, tokens = recent.long().sort(1).values, tokens.long()
         place = torch.searchsorted(recent, tokens).clamp_(max=recent.shape[1] - 1)
         return (recent.gather(1, place) == tokens) & (tokens >= 0)
@@ -173,7 +196,7 @@ class CombinedTokens:
         self.sources = tuple(sources)
         self.width = whole_number("CombinedTokens", "width", width, 1)
         self.reads_hidden = any(map(reads_hidden, sources))
-        self.allowed = is_pruned(vocabulary, device)
+        self.vocabulary, self.allowed = vocabulary, is_pruned(vocabulary, device)
 
     def __call__(self, contexts: Contexts, *, hidden: Tensor | None = None) -> Tensor:
         """The distinct pruned tokens that the sources name, in their order: `[B, width]` int32.
@@ -188,28 +211,80 @@ class CombinedTokens:
             raise ValueError(
                 "CombinedTokens: a source reads hidden states and hidden is None; needs [B, d]"
             )
-        named = [offered(source, contexts, hidden) for source in self.sources]
-        for place, tokens in enumerate(named):
+        if (parts := self._at_once()) is not None:
+            return named("CombinedTokens", contexts, self.width, self.allowed, *parts)
+        each = [offered(source, contexts, hidden) for source in self.sources]
+        for place, tokens in enumerate(each):
             result = f"CombinedTokens: the result of sources[{place}]"
             check_tensor(result, tokens, _IDS, len(contexts), "n")
-        candidates = torch.cat([tokens.to(self.allowed.device) for tokens in named], dim=1)
+        candidates = torch.cat([tokens.to(self.allowed.device) for tokens in each], dim=1)
         return distinct_tokens(candidates, self.allowed, self.width)
 
+    def _at_once(self) -> tuple[Any, Any] | None:
+        """Recent tokens and a table, where these are all: one call of the operator names both."""
+        parts: tuple[Any, ...] = (*self.sources, None)
+        recent, table, allowed = parts[0], parts[1], self.allowed
+        if type(recent) is not RecentTokens or len(parts) > 3:
+            return None
+        if recent.vocabulary is not self.vocabulary or recent.allowed.device != allowed.device:
+            return None
+        if table is not None:
+            of = getattr(table, "offsets", allowed)
+            is_table = type(table) is getattr(table, "table_type", None)
+            if not is_table or len(of) != len(allowed) + 1 or of.device != allowed.device:
+                return None
+        return recent, table
 
-def newest_first(source: str, contexts: Contexts, window: int, device: torch.device) -> Tensor:
-    """Reverse the last `window` tokens of each sequence: `[B, n]` integers, n <= `window`.
 
-    They are -1 behind the oldest. A tensor stays on its device, and nothing of it is read back.
-    `source` is what errors are said to come from.
+def named(
+    source: str,
+    contexts: Contexts,
+    width: int | None,
+    allowed: Tensor | None,
+    recent: RecentTokens | None = None,
+    table: Any = None,
+) -> Tensor:
+    """Name the first `width` distinct tokens that are recent or follow the last one, `[B, width]`.
+
+    Args:
+        source: what errors are said to come from.
+        width: None: as many as there may be.
+        allowed: `[V_t]` bool; None: every token.
+        recent: its own `width` limits it where a table follows.
+        table: a `SuccessorTable`.
     """
+    window = 1 if recent is None else recent.window
     if isinstance(contexts, Tensor):
         check_tensor(f"{source}: contexts", contexts, _IDS, "B", "L")
-        newest = contexts[:, max(0, contexts.shape[1] - window) :]
-        return newest if window == 1 else newest.flip(1)
-    reversed_ = [context[-window:][::-1] for context in contexts]
-    longest = max(map(len, reversed_), default=0)
-    padded = [[*ids, *[-1] * (longest - len(ids))] for ids in reversed_]
-    return torch.tensor(padded, dtype=torch.int64, device=device).view(len(padded), longest)
+        kept = KeptContexts(contexts if contexts.stride(1) == 1 else contexts.contiguous())
+    elif isinstance(contexts, KeptContexts):
+        kept = contexts
+    else:
+        device = (table.offsets if recent is None else recent.allowed).device
+        ends = [context[-window:] for context in contexts]
+        longest = max(map(len, ends), default=0)
+        padded = [[*[-1] * (longest - len(ids)), *ids] for ids in ends]
+        tensor = torch.tensor(padded, dtype=torch.int64, device=device).view(len(padded), longest)
+        kept = KeptContexts(tensor)
+    window = min(window, kept.window)
+    if width is None:
+        every = (kept.contexts, kept.decided, kept.drafts)
+        width = max(1, min(window, sum(each.shape[1] for each in every if each is not None)))
+    found: Tensor = operators.name_tokens(
+        kept.contexts,
+        allowed,
+        *((None, None) if table is None else (table.offsets, table.tokens)),
+        0 if recent is None else min(width, recent.width if table is not None else width),
+        window,
+        width,
+        kept.decided,
+        kept.drafts,
+        kept.place,
+        kept.lengths,
+        kept.slots,
+        kept.place_id,
+    )
+    return found
 
 
 def distinct_tokens(candidates: Tensor, allowed: Tensor, width: int) -> Tensor:
@@ -227,20 +302,10 @@ def distinct_tokens(candidates: Tensor, allowed: Tensor, width: int) -> Tensor:
         >>> distinct_tokens(torch.tensor([3, 1, 3, -1, 0, 2]), allowed, width=2)
         tensor([3, 0], dtype=torch.int32)
     """
-    count = candidates.shape[-1]
-    if not count:
-        return candidates.new_full((*candidates.shape[:-1], width), -1, dtype=torch.int32)
-    # A stable sort brings equal tokens together, the first one in front.
-    tokens, order = candidates.sort(dim=-1, stable=True)
-    new = torch.nn.functional.pad(tokens[..., 1:] != tokens[..., :-1], (1, 0), value=True)
-    known = tokens.clamp(0, allowed.numel() - 1)
-    chosen = new & (known == tokens) & allowed[known]
-    # Where the chosen ones are, in their order. All others are at one more place, which has -1.
-    places = order.where(chosen, count).topk(min(width, count), largest=False).values
-    result = torch.nn.functional.pad(candidates, (0, 1), value=-1).gather(-1, places).int()
-    return (
-        result if count >= width else torch.nn.functional.pad(result, (0, width - count), value=-1)
-    )
+    *leading, count = candidates.shape
+    newest_last = candidates.flip(-1).reshape(math.prod(leading), count)
+    found: Tensor = operators.name_tokens(newest_last, allowed, None, None, width, count, width)
+    return found.view(*leading, width)
 
 
 def is_pruned(vocabulary: Vocabulary, device: torch.device | str = "cpu") -> Tensor:

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from .._ops.inputs import check_entries, check_shape, check_tensor, whole_number
 from ..files import TensorFile
 from ..vocabulary import Vocabulary
-from .sources import CombinedTokens, Contexts, RecentTokens, is_pruned, newest_first
+from .sources import CombinedTokens, Contexts, RecentTokens, is_pruned, named
 
 _PENDING = 1 << 22  # pairs that wait to be merged at once, 64 MB
 _MOST_PAIRS = 1 << 23  # 16 bytes each; a merge takes about 100 for each of these and of the new
@@ -168,6 +169,8 @@ class SuccessorTable:
                 [-1, -1, -1]], dtype=torch.int32)
     """
 
+    table_type: ClassVar[type]
+
     def __init__(self, offsets: Tensor, tokens: Tensor, width: int) -> None:
         _check_table(offsets, tokens, width)
         self.offsets, self.tokens, self.width = offsets, tokens, width
@@ -213,15 +216,7 @@ class SuccessorTable:
         `[0, V_t)`. Contexts are sequences of target ids, or a padded tensor `[B, L]` of integers on
         the table's device, of which nothing is read back.
         """
-        device = self.offsets.device
-        last = newest_first("SuccessorTable", contexts, 1, device)
-        if last.numel() == 0 or self.tokens.numel() == 0:
-            return torch.full((len(last), self.width), -1, dtype=torch.int32, device=device)
-        row = last.clamp(0, self.offsets.numel() - 2)
-        steps = torch.arange(self.width, dtype=torch.int32, device=device)
-        place = self.offsets[row] + steps
-        unused = (place >= self.offsets[1:][row]) | (row != last)
-        return self.tokens[place.clamp(max=self.tokens.numel() - 1)].masked_fill(unused, -1)
+        return named("SuccessorTable", contexts, self.width, None, table=self)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file atomically; `load` gives the same table back."""
@@ -268,6 +263,9 @@ def recent_and_successors(
     newest = RecentTokens(vocabulary, min(recent, width), window)
     return CombinedTokens([newest, successors], vocabulary, width)
 
+
+# Of what inherits from it another type, since it may name anything.
+SuccessorTable.table_type = SuccessorTable
 
 _FILE = TensorFile("SuccessorTable", "rdk_cuda.successors", 1, ("offsets", "tokens"), ValueError)
 

@@ -139,7 +139,7 @@ class DraftArena:
             )
         place, place_id = 0, None
         if isinstance(step, Tensor):
-            place_id = step.reshape(1)
+            place_id = step.reshape(1) if step.dim() == 0 else step
         else:
             place = whole_number("DraftArena.draft", "step", step)
         tokens: Tensor = operators.draft_step(

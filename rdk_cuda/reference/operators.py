@@ -8,6 +8,7 @@ return another token.
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import cache, partial
 
@@ -19,7 +20,7 @@ from .judging import SequenceStep, decide
 from .random import DRAFT, STEP, Trace, draw, philox
 from .truncation import Limits, threshold, without_forbidden
 
-__all__ = ["draft", "gather_logits", "redistribute", "step_keys", "verify"]
+__all__ = ["draft", "gather_logits", "name_tokens", "redistribute", "step_keys", "verify"]
 
 # --------------------------------------------------------------------------------- the operators
 
@@ -215,6 +216,54 @@ def gather_logits(
     if bias is not None:
         logits = logits + bias[ids].to(arithmetic)
     return logits.masked_fill(~exists, -math.inf).to(hidden.dtype if dtype is None else dtype)
+
+
+def name_tokens(
+    contexts: Tensor,
+    pruned: Tensor | None,
+    successor_offsets: Tensor | None,
+    successors: Tensor | None,
+    recent: int,
+    window: int,
+    width: int,
+    decided: Tensor | None = None,
+    drafts: Tensor | None = None,
+    place: int = 0,
+    lengths: Tensor | None = None,
+    slots: Tensor | None = None,
+    place_id: Tensor | None = None,
+) -> Tensor:
+    """The dynamic tokens of each row, ``[B, width]`` int32; see docs/design.md section 4."""
+    if slots is None:
+        rows = len(contexts if decided is None else decided)
+        slots = torch.arange(rows, device="cpu")
+    place = place if place_id is None else int(place_id)
+    size = 2**31 if successor_offsets is None else len(successor_offsets) - 1
+    size = size if pruned is None else len(pruned)
+    made = []
+    for b, slot in enumerate(slots.tolist()):
+        text: list[int] = []
+        if 0 <= slot < len(contexts):
+            length = contexts.shape[1] if lengths is None else int(lengths[slot])
+            text += contexts[slot, : max(length, 0)].tolist()
+        if decided is not None:
+            text += itertools.takewhile(lambda token: token >= 0, decided[b].tolist())
+        if drafts is not None and 0 <= slot < len(drafts):
+            text += drafts[slot, : max(place, 0)].tolist()
+        lately = text[::-1][:window]
+        following: list[int] = []
+        last = text[-1] if text else -1
+        if successor_offsets is not None and successors is not None and 0 <= last < size:
+            ends = successor_offsets[last : last + 2].clamp(0, len(successors))
+            following = successors[ends[0] : ends[1]].tolist()
+        named: list[int] = []
+        for tokens, most in ((lately, min(recent, width)), (following, width)):
+            for token in tokens:
+                offered = 0 <= token < size and (pruned is None or bool(pruned[token]))
+                if offered and token not in named and len(named) < most:
+                    named.append(token)
+        made.append(named + [-1] * (width - len(named)))
+    return torch.tensor(made, dtype=torch.int32, device="cpu").view(len(made), width)
 
 
 def step_keys(seeds: Tensor, positions: Tensor, stage: int = 0) -> Tensor:

@@ -170,7 +170,8 @@ def test_all_that_follow_a_table_share_its_copy_on_the_host_while_it_lives() -> 
         followed.read([0, 0], [[3], [5]])
         assert followed().equal(source([[3], [5]]))
     assert len(followed_sources._TABLES[own]) == 2  # with a limit, and without one
-    own.tokens[own.offsets[3]] = own.tokens[own.offsets[4] - 1]  # as it should not be, but can
+    ends = [int(own.offsets[3]), int(own.offsets[4]) - 1]
+    own.tokens[ends] = own.tokens[ends[::-1]]  # as it should not be, but can
     changed = Followed(own, 1)
     changed.read([0], [[3]])
     assert changed().equal(own([[3]]))

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from rdk_cuda import (
     CombinedTokens,
@@ -158,6 +159,17 @@ def test_nothing_of_a_tensor_is_read_on_the_host(source: Callable[..., Tensor]) 
         tokens = source(ids)
         assert tokens.shape[0] == 3
         with_bonus(with_recent_bonus(source, 1.0), ids, tokens, tokens.float())
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_is_one_call_of_an_operator_also_in_a_compiled_graph(
+    source: Callable[..., Tensor],
+) -> None:
+    ids = torch.randint(SIZE, (3, 9), generator=torch.Generator().manual_seed(5))
+    called = [n.target for n in make_fx(source)(ids).graph.nodes if n.op == "call_function"]
+    assert called == [torch.ops.rdk.name_tokens.default]
+    compiled = torch.compile(source, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(ids), source(ids))
 
 
 def test_a_bonus_may_be_a_large_whole_number() -> None:

@@ -16,10 +16,8 @@ import pytest
 from .interpreter import V2, interpret
 
 _ALL = {path.name for path in Path(__file__).parent.glob("test_*.py")}
-_WITH_V2 = {
-    f"test_vllm_{name}.py"
-    for name in ("calls", "native", "runner_v2", "tokenizers", "traffic", "worker")
-}
+_IN_V2 = "calls", "native", "operator", "preemption", "runner_v2", "tokenizers", "traffic", "worker"
+_WITH_V2 = {f"test_vllm_{name}.py" for name in _IN_V2}
 
 if find_spec("vllm") is None:
     collect_ignore_glob = ["test_vllm_*.py"]

@@ -90,10 +90,12 @@ class Engine:
         sample = runner.sampler.sample if self.worker.use_v2_model_runner else runner._sample
         sample.__self__.method = method
 
-    def generate(self, prompts: Sequence[Sequence[int]], params: Any) -> list[Any]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: Any, adapters: Any = None
+    ) -> list[Any]:
         """vLLM's outputs, in the order of the prompts; `params` for all or one for each."""
         given = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        outputs: list[Any] = self.llm.generate(given, params, use_tqdm=False)
+        outputs: list[Any] = self.llm.generate(given, params, use_tqdm=False, lora_request=adapters)
         return outputs
 
     def tokens(self, prompts: Sequence[Sequence[int]], params: Any) -> list[list[int]]:

@@ -40,7 +40,8 @@ def target_probs(logits: Tensor, temperature: float, top_p: float, min_p: float)
 class Joint:
     """The distribution of the first tokens after a prompt, in bins.
 
-    A bin is a sequence of likely tokens, or such a sequence and then any other token.
+    A bin is a sequence of likely tokens, or such a sequence and then any other token. Where
+    `allowed` of the first tokens returns a list, the next one is one of these.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Joint:
         top_p: float = 1.0,
         min_p: float = 0.0,
         model: Any = None,
+        allowed: Any = None,
     ) -> None:
         if model is None:
             model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32).eval()
@@ -63,6 +65,10 @@ class Joint:
                 logits = model(ids).logits[:, -1]
             following: dict[tuple[int, ...], float] = {}
             for prefix, row in zip(prefixes, logits, strict=True):
+                if allowed is not None and (among := allowed(prefix)) is not None:
+                    masked = torch.full_like(row, -torch.inf)
+                    masked[among] = row[among]
+                    row = masked
                 probs = target_probs(row, temperature, top_p, min_p)
                 likely = probs.topk(TOP)
                 for p, token in zip(likely.values.tolist(), likely.indices.tolist(), strict=True):
@@ -85,33 +91,46 @@ class Joint:
         return p_value(self.bins, list(map(self.bin_of, samples)))
 
 
+class Words:
+    """A grammar that lets one of these words through."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        tokenizer = AutoTokenizer.from_pretrained(TARGET)
+        self.words, self.eos = words, tokenizer.eos_token_id
+        self._texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]
+
+    def allowed(self, prefix: Sequence[int]) -> list[int]:
+        """The tokens that may follow."""
+        said = "".join(self._texts[token] for token in prefix)
+        begins = lambda text: any(word.startswith(said + text) for word in self.words)  # noqa: E731
+        found = [t for t, text in enumerate(self._texts) if text and begins(text)]
+        return found + [self.eos] * (said in self.words)
+
+    def after(self, prefix: tuple[int, ...], end: int) -> list[int] | None:
+        """The same where the grammar begins behind a token; None before that."""
+        return self.allowed(prefix[prefix.index(end) + 1 :]) if end in prefix else None
+
+
 def joint_of_words(
     prompt: Sequence[int], words: Sequence[str], length: int, temperature: float
 ) -> dict[tuple[int, ...], float]:
     """The distribution of the first tokens where a grammar lets one of these words through."""
-    tokenizer = AutoTokenizer.from_pretrained(TARGET)
     model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32).eval()
-    texts = [tokenizer.decode([token]) for token in range(model.config.vocab_size)]
+    grammar = Words(words)
     level: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(length):
         following: dict[tuple[int, ...], float] = {}
         for prefix, mass in level.items():
-            if prefix[-1:] == (tokenizer.eos_token_id,):
+            if prefix[-1:] == (grammar.eos,):
                 following[prefix] = mass
                 continue
-            said = "".join(texts[token] for token in prefix)
-            allowed = [t for t, text in enumerate(texts) if text and _begins(words, said + text)]
-            allowed += [tokenizer.eos_token_id] * (said in words)
+            allowed = grammar.allowed(prefix)
             with torch.no_grad():
                 row = model(torch.tensor([[*prompt, *prefix]])).logits[0, -1, allowed]
             probs = (row.double() / temperature).softmax(-1).tolist()
             following |= {(*prefix, t): mass * p for t, p in zip(allowed, probs, strict=True)}
         level = following
     return level
-
-
-def _begins(words: Sequence[str], text: str) -> bool:
-    return any(word.startswith(text) for word in words)
 
 
 def p_value(bins: dict[tuple[int, ...], float], samples: Sequence[Sequence[int]]) -> float:

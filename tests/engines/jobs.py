@@ -18,6 +18,7 @@ __all__ = [
     "FIRST",
     "GREEDY",
     "LOGPROBS",
+    "OFTEN",
     "ONE_LEFT",
     "PARAMETERS",
     "PROMPTS",
@@ -38,13 +39,13 @@ LOGPROBS = SamplingParams(temperature=0, max_tokens=8 if V2 else 16, logprobs=5)
 # Of one token more than a block of the cache, so that one is left to be read when it is sent again.
 ONE_LEFT = [token for prompt in PROMPTS for token in prompt][:129]
 REPELLED = SamplingParams(temperature=0, max_tokens=6, presence_penalty=1.5)
+OFTEN = [361, 12, 14, 274, 319, 320, 375]
 WORDS = ["self", "name", "value", "return", "None", "is", "the"]
 
 
 def _parameters() -> dict[str, SamplingParams]:
     """Greedy requests whose parameters change what the target says."""
-    often = [361, 12, 14, 274, 319, 320, 375]
-    stop = list(map(AutoTokenizer.from_pretrained(TARGET).decode, often))
+    often, stop = OFTEN, list(map(AutoTokenizer.from_pretrained(TARGET).decode, OFTEN))
     grammar = "(self|name|value|[a-z_]{2,8})( = | in |\\()[a-z0-9]{1,6}"
     each: dict[str, dict[str, Any]] = {
         "nothing": {},
@@ -77,11 +78,11 @@ PARAMETERS = _parameters()
 UNCHANGED = {"nothing", "min-p"} | ({"frequency penalty"} if V2 else set())
 
 
-def with_grammar(temperature: float) -> SamplingParams:
+def with_grammar(temperature: float, tokens: int = 3) -> SamplingParams:
     """Drawn among a few words."""
     return SamplingParams(
         temperature=temperature,
-        max_tokens=3,
+        max_tokens=tokens,
         structured_outputs=StructuredOutputsParams(choice=WORDS),
     )
 

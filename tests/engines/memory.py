@@ -4,6 +4,7 @@
 
 In a process each: vLLM alone, with its own speculation, and with our worker. The cache is small, so
 that the first requests fill it, and what the allocator keeps of freed memory is given back first.
+Some requests have penalties, and each prompt comes again, so that its first tokens are found.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import torch
 from vllm import SamplingParams
@@ -31,10 +33,11 @@ from .exact import prompts_of
 DRAFTER = "virtual-dynamic-6.25"
 KINDS = ("vLLM", "vLLM's own speculation", "rdk_cuda")
 PARTS, REQUESTS = 10, 400
-BLOCKS = 320  # of the cache
+BLOCKS, LENGTH = 320, 140  # of the cache, and of a prompt, which has a block and more
+PENALIZED = {"temperature": 1.0, "repetition_penalty": 1.1, "frequency_penalty": 0.1}
 
 
-def resident(kind: str, directory: Path) -> list[float]:
+def resident(kind: str, directory: Path) -> dict[str, Any]:
     """MiB after each part of the requests, which are mixed and, with our worker, seeded.
 
     vLLM alone stops at a seeded request whose prompt is read in parts ("CPU Generator does not use
@@ -45,7 +48,8 @@ def resident(kind: str, directory: Path) -> list[float]:
     engine = Engine(model, worker, drafter, num_gpu_blocks_override=BLOCKS)
     own = kind == "vLLM's own speculation"
     settings = [each for each in SETTINGS.values() if not (own and "min_p" in each)]
-    prompts, found = prompts_of(100), []
+    settings.append(PENALIZED)
+    prompts, found = prompts_of(100, LENGTH), []
     for part in range(PARTS):
         params = [
             SamplingParams(max_tokens=4 + i % 13, seed=i if ours and i % 3 else None, **setting)  # type: ignore[arg-type]
@@ -56,7 +60,7 @@ def resident(kind: str, directory: Path) -> list[float]:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         found.append(round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1))
-    return found
+    return {"kind": kind, "mib": found, "tokens_found": engine.metric("prefix_cache_hits")}
 
 
 def main() -> None:
@@ -69,7 +73,7 @@ def main() -> None:
     rows = []
     for kind in KINDS:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-            rows.append({"kind": kind, "mib": process.submit(resident, kind, directory).result()})
+            rows.append(process.submit(resident, kind, directory).result())
         print(rows[-1], flush=True)
     found = {
         "format": "rdk_cuda.vllm-memory",

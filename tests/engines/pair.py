@@ -64,6 +64,23 @@ def with_fewer_tokens(source: Path, directory: Path, size: int) -> Path:
     return directory
 
 
+def adapter(directory: Path, seed: int, rank: int = 8) -> Path:
+    """A LoRA adapter of the target, drawn, that changes what it says."""
+    draws, made = torch.Generator().manual_seed(seed), {}
+    parts = ("q_proj", "o_proj", "down_proj")
+    for name, weight in load_file(TARGET / "model.safetensors").items():
+        if name.split(".")[-2] in parts:
+            for side, shape in (("A", (rank, weight.shape[1])), ("B", (weight.shape[0], rank))):
+                drawn = torch.randn(shape, generator=draws) * 0.15
+                key = name.replace(".weight", f".lora_{side}.weight")
+                made[f"base_model.model.{key}"] = drawn
+    directory.mkdir(parents=True)
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": parts}
+    write_json(config, directory / "adapter_config.json")
+    save_file(made, directory / "adapter_model.safetensors", metadata={"format": "pt"})
+    return directory
+
+
 def _make(directory: Path, weights: dict[str, Any], **config: object) -> None:
     """A checkpoint of this folder's name among the demo's, with other weights and settings."""
     source = SHIPPED / directory.name

@@ -26,10 +26,10 @@ MODEL = SimpleNamespace(seed=0, logprobs_mode="raw_logprobs", return_sampling_ma
 PLAIN = SimpleNamespace(additional_config={}, model_config=MODEL)
 # All that is called, views too. Before: V1 140, 104 and 90, with dynamic tokens; V2 128 and 113.
 MOST = {  # in a verification, in a step's first draft, and in each one after that
-    (False, False): (15, 9, 6),
-    (False, True): (20, 72, 56),
-    (True, False): (22, 12, 12),
-    (True, True): (27, 78, 78),
+    (False, False): (15, 8, 5),
+    (False, True): (20, 12, 7),
+    (True, False): (22, 10, 10),
+    (True, True): (27, 12, 12),
 }
 
 
@@ -53,6 +53,7 @@ def drafting(kind: type[Any], dynamic: bool, **of: Any) -> Any:
             if dynamic
             else None,
         )
+        own._columns = own.drafter.weight.t()
         affinity = Affinity.intersection(vocabulary).to(GPU)
         own.arena = DraftArena(affinity, B, K, dynamic_width=WIDTH if dynamic else 0)
         own.counters = Counters(vocabulary, GPU)
@@ -139,7 +140,8 @@ class StepV2:
         self.slots, self.slots_np = OnGPU(slots), slots.numpy()
         self.positions = OnGPU(torch.full((B,), 500))
         self.inputs = on_gpu(B * (K + 1), most=SIZE)
-        self.rows, self.steps = OnGPU(torch.arange(B * (K + 1))), OnGPU(torch.arange(K))
+        self.rows, self.place = OnGPU(torch.arange(B * (K + 1))), torch.tensor(0)
+        self.draft_step = OnGPU(self.place)  # one tensor, which vLLM fills anew
 
     def verify(self, logits: Tensor, drafts: Tensor) -> None:
         ends = range(0, B * (K + 1) + 1, K + 1)
@@ -147,9 +149,9 @@ class StepV2:
         self.sampler.decide(*given)
 
     def draft(self, hidden: Tensor, step: int) -> Tensor:
-        place = OnGPU(self.steps.values[step])  # type: ignore[attr-defined]
-        given = hidden, self.positions, self.slots, self.temperature, self.seeds, place, None
-        drawn: Tensor = self.speculator.sample_draft(*given)
+        self.place.fill_(step)
+        given = hidden, self.positions, self.slots, self.temperature, self.seeds
+        drawn: Tensor = self.speculator.sample_draft(*given, self.draft_step, None)
         return drawn
 
 

@@ -20,6 +20,7 @@ from vllm.v1.sample import logits_processor
 from rdk_cuda.functional import Method
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm import plugin
+from tests.gpu.steps import FOLDER, NAMES, differing, recording, replayed
 
 from .drafters import KINDS
 from .engine import DRAFTS, WORKER, Engine, speculation
@@ -184,6 +185,24 @@ def test_completions_of_one_request_have_seeds_of_their_own(engine: Engine, draf
     ]
     assert said[0] == said[1]
     assert len({tuple(tokens) for tokens in said[0]}) == 3
+
+
+def test_steps_are_recorded_for_a_gpu(engine: Engine, drafters: Path) -> None:
+    """They are made again here, to the bit; with other seeds they are not."""
+    engine.use(drafters / "virtual-dynamic-6.25")
+    params = [SamplingParams(temperature=own, max_tokens=10, seed=7) for own in (0, 1.0, 0.8)]
+    file = FOLDER / f"steps-v{1 + V2}.pt"
+    with recording(file):
+        engine.tokens(PROMPTS[:3], params)
+    calls = list(replayed(file, torch.device("cpu")))
+    assert {call.name for call, _ in calls} == set(NAMES)
+    assert all(differing(run(), call.result)[0] == 0 for call, run in calls)
+    changed = replayed(file, torch.device("cpu"))
+    assert any(
+        differing(run(seeds=call.named["seeds"] + 1), call.result)[0]
+        for call, run in changed
+        if call.name == "draft"
+    )
 
 
 CASES = [

@@ -4,6 +4,7 @@
 
 Each command takes at most 540 seconds. It needs torch with CUDA, nvcc, ninja, pytest and numpy,
 and no network. After every part DIR/gpu-COMMAND.tar.gz has all results and logs so far.
+Part engine also makes steps of a real vLLM again, if `make test-vllm` has written build/engines.
 tests/gpu/test_nvrtc.py, which builds once more and needs CuPy, is run by its name.
 Exit status: 0, 1 if a part failed, 2 if there is no GPU.
 """
@@ -26,11 +27,13 @@ PYTEST = f"{sys.executable} -m pytest -q -p no:cacheprovider"
 # What the tests compare with is computed on the CPU: ten minutes in one process.
 SPREAD = f"-n {min(8, os.cpu_count() or 1)} --dist worksteal" if find_spec("xdist") else ""
 GRAPHS = "tests/gpu/test_graphs.py tests/gpu/test_streams.py"
-ENGINE = "tests/gpu/test_serving.py"
+ENGINE = "tests/gpu/test_serving.py tests/gpu/test_recorded_steps.py"
 SUITES = (
     "tests/gpu tests/operators tests/proof/statistics/test_one_position.py "
     "tests/decoding/test_every_proposer.py "
-    + " ".join(f"--ignore={path}" for path in (*GRAPHS.split(), ENGINE, "tests/gpu/test_nvrtc.py"))
+    + " ".join(
+        f"--ignore={path}" for path in (*GRAPHS.split(), *ENGINE.split(), "tests/gpu/test_nvrtc.py")
+    )
 )
 BENCH = f"{sys.executable} -m profiling.bench --device cuda --seconds 0.5 --output {OUT}"
 # torch asks the driver for what it may not have; what our launches return is checked.

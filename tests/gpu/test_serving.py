@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from rdk_cuda import RecentTokens, StepRows, Verified, Vocabulary, draft, verify
+from rdk_cuda.dynamic_tokens import KeptContexts
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm import rejection_sample, sample_draft
-from rdk_cuda.integrations.vllm.model_runner_v2 import last_tokens
 from tests import generators
 
 REQUESTS, SLOTS, SIZE, K = 3, 8, 40, 2
@@ -64,10 +64,11 @@ def test_drafting_is_captured_and_replayed_and_what_it_keeps_is_verified(
 
     def drafts() -> None:
         for j in range(K):
-            state = (known, lengths, inputs[:, 1:], idx_mapping, draft_step[j])
+            state = {"lengths": lengths, "slots": idx_mapping, "place_id": draft_step[j : j + 1]}
+            contexts = KeptContexts(known, drafts=arena.rows.tokens, **state)
             inputs[:, j + 1] = sample_draft(
                 *(draft_logits, newest + j, idx_mapping, temperature, seeds, draft_step[j], arena),
-                dynamic_tokens=source(last_tokens(*state, window=8)),
+                dynamic_tokens=source(contexts),
                 dynamic_logits=draft_logits[:, :4].contiguous(),
             )
 

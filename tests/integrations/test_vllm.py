@@ -8,10 +8,9 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rdk_cuda import Affinity, RecentTokens, Vocabulary
-from rdk_cuda.dynamic_tokens import dynamic_columns
+from rdk_cuda.dynamic_tokens import KeptContexts, dynamic_columns
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm import rejection_sample, sample_draft
-from rdk_cuda.integrations.vllm.model_runner_v2 import last_tokens
 
 from .engine import REQUESTS, SLOTS, K, Running, without_placeholders
 
@@ -223,18 +222,23 @@ class Drafting:
     def __init__(self, window: int) -> None:
         random = torch.Generator().manual_seed(window)
         vocabulary = Vocabulary(range(0, 40, 2), target_size=40)
-        self.window, self.source = window, RecentTokens(vocabulary, width=4, window=window)
+        self.source = RecentTokens(vocabulary, width=4, window=window)
         self.arena = DraftArena(Affinity.intersection(vocabulary), 6, K, dynamic_width=4)
         self.head, self.hidden = torch.randn(2, 40, 40, generator=random)
         self.known = torch.randint(0, 40, (6, 12), generator=random).int()
         self.lengths = torch.tensor([0, 1, 4, 9, 12, 0], dtype=torch.int32)
-        self.drafts = torch.randint(0, 40, (6, K), generator=random)
+        drafts = self.arena.rows.tokens
+        self.drafts = drafts.copy_(torch.randint(0, 40, (6, K), generator=random))
         self.slots = torch.tensor([3, 1, 4, -1], dtype=torch.int32)
         self.step, self.seeds = torch.tensor(0), torch.arange(6)
 
-    def contexts(self) -> Tensor:
-        return last_tokens(
-            self.known, self.lengths, self.drafts, self.slots, self.step, self.window
+    def contexts(self) -> KeptContexts:
+        return KeptContexts(
+            self.known,
+            drafts=self.drafts,
+            lengths=self.lengths,
+            slots=self.slots,
+            place_id=self.step.reshape(1),
         )
 
     def draft(self) -> tuple[Tensor, ...]:
@@ -258,11 +262,15 @@ def test_v2_contexts_are_the_last_tokens_with_those_drafted_so_far(window: int) 
     drafting = Drafting(window)
     for step in range(K):
         drafting.step.fill_(step)
-        contexts = drafting.contexts()
-        for b, slot in enumerate([3, 1, 4]):
-            known = drafting.known[slot, : drafting.lengths[slot]].tolist()
-            whole = [-1] * window + known + drafting.drafts[b, :step].tolist()
-            assert contexts[b].tolist() == whole[-window:]
+        slots = drafting.slots.tolist()[:3]
+        lengths = drafting.lengths.tolist()
+        whole = [
+            drafting.known[slot, : lengths[slot]].tolist() + drafting.drafts[slot, :step].tolist()
+            for slot in slots
+        ]
+        named = drafting.source(drafting.contexts())
+        assert torch.equal(named[:3], drafting.source(whole))
+        assert (named[3] == -1).all()  # padding
 
 
 def test_v2_drafts_with_dynamic_tokens_can_be_recorded_and_replayed() -> None:

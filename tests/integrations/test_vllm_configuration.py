@@ -141,6 +141,7 @@ def test_shards_are_verified_by_token_in_model_runner_v1() -> None:
         ("speculative_config__draft_lm_head_quantization", "fp8", "draft_lm_head_quantization"),
         ("additional_config", {"rdk_cuda": {"compare_ranks": True}}, "add --enforce-eager"),
         ("additional_config", {"rdk_cuda": {"verify_on_shards": True}}, "batch-sharded-sampling"),
+        ("lora_config", object(), "with LoRA .* set VLLM_USE_V2_MODEL_RUNNER=0"),
         ("watermark_config", object(), "watermark"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,14 @@ PADDING = 999
 
 @pytest.mark.parametrize(("context", "window"), [(40, 8), (40, 256), (3, 1)])
 def test_contexts_are_the_last_tokens_of_each_request(context: int, window: int) -> None:
+    recent = RecentTokens(Vocabulary([0], target_size=900), width=window, window=window)
     for seed in range(3):
         running = Running(9, context, seed)
         for drafted, contexts in enumerate(running.step(window)):
-            expected = [[-1] * window + tokens for tokens in running.lists(drafted)]
-            assert contexts.tolist() == [tokens[-window:] for tokens in expected]
+            assert len(contexts) == 9
+            found = [[token for token in row if token >= 0] for row in recent(contexts).tolist()]
+            lately = [tokens[: -window - 1 : -1] for tokens in running.lists(drafted)]
+            assert found == [[*dict.fromkeys(t for t in row if t)] for row in lately]
 
 
 def test_what_sources_offer_is_what_they_offer_for_whole_sequences() -> None:
@@ -44,7 +48,8 @@ def test_what_sources_offer_is_what_they_offer_for_whole_sequences() -> None:
                 tokens = torch.arange(900, dtype=torch.int32).expand(64, -1).contiguous()
                 assert torch.equal(source.among(contexts, tokens), source.among(whole, tokens))
                 # A control: one token less is another result.
-                assert not torch.equal(source(contexts[:, 1:]), source(whole))
+                fewer = dataclasses.replace(contexts, window=window - 1)
+                assert not torch.equal(source(fewer), source(whole))
 
 
 def test_outputs_are_what_follows_each_prompt() -> None:

@@ -102,7 +102,10 @@ def alone(operator: str, arguments: dict[str, Any], row: int) -> dict[str, Any]:
             return torch.tensor([0, count], dtype=value.dtype)
         return by_rows(rules[name], value)[own_rows.get(rules[name].shape.split(", ")[0], ...)]
 
-    return {name: own(name, value) for name, value in arguments.items()}
+    of_row = {name: own(name, value) for name, value in arguments.items()}
+    if "slots" in of_row and of_row["slots"] is None:
+        of_row["slots"] = torch.tensor([row])
+    return of_row
 
 
 @pytest.mark.fast_in_the_emulator

@@ -273,6 +273,7 @@ def test_help_says_where_to_look(operator: str) -> None:
     text = pydoc.plain(pydoc.render_doc(getattr(torch.ops.rdk, operator)))
     function = operator.removesuffix("_backward").removesuffix("_step")
     function = "shards.verify" if operator.endswith("_shard") else function
+    function = "CombinedTokens" if operator == "name_tokens" else function
     assert f"help(rdk_cuda.{function})" in text
     assert callable(attrgetter(function)(rdk_cuda))
     assert callable(getattr(reference, operator))

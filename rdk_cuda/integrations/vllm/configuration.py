@@ -213,5 +213,10 @@ def _unsupported_in_v2(vllm_config: Any) -> Iterator[str]:
         yield "use_local_argmax_reduction drafts what is likeliest; leave it out"
     if getattr(speculative, "draft_lm_head_quantization", None) is not None:  # from 0.33 on
         yield "draft_lm_head_quantization is for vLLM's head, which is not used; leave it out"
+    if vllm_config.lora_config is not None:
+        yield (
+            "with LoRA the model runner V2 takes an adapter of the head for each request and not "
+            "for each draft, in vLLM's own speculation, too; set VLLM_USE_V2_MODEL_RUNNER=0"
+        )
     if vllm_config.watermark_config is not None:
         yield "watermarks replace vLLM's draws, which are not used; leave the watermark out"

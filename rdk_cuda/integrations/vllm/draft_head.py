@@ -12,7 +12,7 @@ from vllm.distributed.parallel_state import get_tp_group
 
 from ...affinity import Affinity
 from ...drafter import PrunedDrafter
-from ...dynamic_tokens import TokenHead, dynamic_columns, window_of
+from ...dynamic_tokens import KeptContexts, TokenHead, dynamic_columns, window_of
 from ...vocabulary import Vocabulary
 from ..draft_arena import DraftArena
 from .configuration import UnsupportedConfigurationError, options
@@ -40,6 +40,7 @@ class DraftHead:
     window: int
     _states: Callable[[Tensor], Tensor] | None = None
     _scale: tuple[float | None, float]
+    _columns: Tensor  # the head's weight, [d, V_d]
     _full_head: TokenHead
     _target: Any
     _calibrated: PrunedDrafter | TokenMap | None
@@ -64,6 +65,7 @@ class DraftHead:
         self._scale = processor.soft_cap, processor.scale
         shard = HeadShard(head)
         self.drafter = self._fitting(model, shard)
+        self._columns = self.drafter.weight.t()
         self._full_head = self._head_of_dynamic_tokens(shard)
         self.counters = Counters(self.drafter.vocabulary, self.drafter.affinity.device)
         source: Any = self.drafter.dynamic_tokens
@@ -158,14 +160,14 @@ class DraftHead:
         return shard.logits(lambda own: get_tp_group().all_reduce(own), lifted)
 
     def score(
-        self, hidden: Tensor, contexts: Callable[[], Tensor]
+        self, hidden: Tensor, contexts: Callable[[], KeptContexts]
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Score the next token, and the dynamic tokens if there are any.
 
         Args:
             hidden: `[B, d]`, the drafter's last hidden states.
-            contexts: returns `[B, w]` integers, the last tokens of each request, newest last, -1
-                before the first. Called only where a source of dynamic tokens reads them.
+            contexts: says where the last tokens of each request are. Called only where a source of
+                dynamic tokens reads them.
 
         Returns:
             `[B, V_d]`; and `[B, C]` int32 with `[B, C]`, or None twice.
@@ -174,7 +176,9 @@ class DraftHead:
         drafter = self.drafter
         if self._states is not None:
             hidden = self._states(hidden)
-        logits = self._processed(torch.nn.functional.linear(hidden, drafter.weight, drafter.bias))
+        columns, bias = self._columns, drafter.bias
+        logits = hidden.mm(columns) if bias is None else torch.addmm(bias, hidden, columns)
+        logits = self._processed(logits)
         if drafter.dynamic_tokens is None:
             return logits, None, None
         source = drafter.dynamic_tokens

@@ -36,7 +36,7 @@ class Proposer(DraftHead):
     def _drawn(self, hidden: Tensor, temperature: Tensor) -> Tensor:
         requests = self._requests
         logits, tokens, columns = self.score(
-            hidden, lambda: requests.contexts(self.window, self.arena.draft_length)
+            hidden, lambda: requests.contexts(self.window, self.arena.rows.tokens)
         )
         drawn = self.arena.draft(
             logits,

@@ -11,8 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ...dynamic_tokens import KeptContexts
 from .draft_head import DraftHead
-from .model_runner_v2 import last_tokens, sample_draft
+from .model_runner_v2 import sample_draft
 
 _AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
 
@@ -21,6 +22,7 @@ class Speculator(DraftHead):
     """The part of a speculator that is the same for every method of vLLM."""
 
     _request_states: Any
+    _place: tuple[Tensor, Tensor] | None = None
 
     def sample_draft(
         self,
@@ -56,17 +58,17 @@ class Speculator(DraftHead):
         seeds: Tensor,
         draft_step: Tensor,
     ) -> Tensor:
-        states, drafts = self._request_states, self.draft_tokens  # type: ignore[attr-defined]
+        states, place = self._request_states, self._as_place(draft_step)
         # The runner has entered the tokens that the step decided by then.
         logits, tokens, columns = self.score(
             hidden_states,
-            lambda: last_tokens(
+            lambda: KeptContexts(
                 states.all_token_ids.gpu,
-                states.total_len.gpu,
-                drafts,
-                idx_mapping,
-                draft_step,
-                self.window,
+                drafts=self.arena.rows.tokens,
+                lengths=states.total_len.gpu,
+                slots=idx_mapping,
+                place_id=place,
+                window=self.window,
             ),
         )
         drawn = sample_draft(
@@ -75,7 +77,7 @@ class Speculator(DraftHead):
             idx_mapping,
             temperature,
             seeds,
-            draft_step,
+            place,
             self.arena,
             dynamic_tokens=tokens,
             dynamic_logits=columns,
@@ -83,6 +85,12 @@ class Speculator(DraftHead):
         drawn = drawn.clamp(min=0)  # -1, no distribution: verify rejects it by its stats
         self.compare("drafted tokens", drawn)
         return drawn
+
+    def _as_place(self, draft_step: Tensor) -> Tensor:
+        """`[1]`, made once: a speculator keeps its place in one tensor, which vLLM fills anew."""
+        if self._place is None or self._place[0] is not draft_step:
+            self._place = draft_step, draft_step.reshape(1)
+        return self._place[1]
 
 
 def name_aux_layers(config: Any) -> None:

@@ -27,35 +27,6 @@ from .metrics import Counters
 PLACEHOLDER_TOKEN_ID = -1
 
 
-def last_tokens(
-    all_token_ids: Tensor,
-    total_len: Tensor,
-    drafts: Tensor,
-    idx_mapping: Tensor,
-    draft_step: Tensor,
-    window: int,
-) -> Tensor:
-    """Return the tokens that sources of dynamic tokens read, in one shape for all CUDA graphs.
-
-    Args:
-        all_token_ids: `[max_num_reqs, max_model_len]` int32, by slot. total_len:
-            `[max_num_reqs]`, how many of them are known.
-        drafts: `[>= num_reqs, K]`, of this step, in the order of `idx_mapping`.
-        idx_mapping: `[num_reqs]`, the slot of each request; negative for padding.
-        draft_step: one integer, how many drafts of a request there are by now.
-        window: how many tokens.
-
-    Returns:
-        `[num_reqs, window]` int64, newest last, -1 before the first. Padding reads some request's.
-    """
-    slots = _existing(idx_mapping, len(total_len))
-    end = total_len[slots][:, None]
-    places = end + draft_step + torch.arange(-window, 0, device=end.device)
-    known = all_token_ids[slots[:, None], _existing(places, all_token_ids.shape[1])]
-    drafted = drafts[: len(slots)].gather(1, _existing(places - end, drafts.shape[1]))
-    return known.where(places < end, drafted).masked_fill(places < 0, -1)
-
-
 def sample_draft(
     logits: Tensor,
     positions: Tensor,
@@ -76,7 +47,7 @@ def sample_draft(
         positions: `[num_reqs]`, one less than the positions of the tokens that are drawn.
         idx_mapping: `[num_reqs]`, the slot of each request; negative for padding.
         temperature: `[max_num_reqs]` float32, by slot. seeds: `[max_num_reqs]` int64, by slot.
-        draft_step: one integer, 0 for the first draft of a step.
+        draft_step: one integer, of shape `[]` or `[1]`, 0 for the first draft of a step.
         arena: keeps `logits` for `rejection_sample`.
         dynamic_tokens, dynamic_logits: `[num_reqs, C]`, as in `DraftArena.draft`.
 
@@ -91,7 +62,7 @@ def sample_draft(
             "positions": (positions, (requests,)),
             "idx_mapping": (idx_mapping, (requests,)),
             "seeds": (seeds, tuple(temperature.shape)),
-            "draft_step": (draft_step, ()),
+            "draft_step": (draft_step, (1,) * draft_step.dim()),
         },
         floats={"temperature": (temperature, tuple(temperature.shape[:1]))},
     )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...dynamic_tokens import KeptContexts
 from ..draft_arena import upload
 
 
@@ -29,7 +30,7 @@ class Requests:
 
     _decided: tuple[Tensor, Tensor]  # the tokens, and the positions of their first ones
     _first: tuple[Tensor, Tensor] | None
-    _contexts: Tensor  # and room for what is drafted
+    _known: Tensor | None = None  # the last tokens before those
 
     def __init__(self, runner: Any, max_scheduled: int, longest_prefill: int) -> None:
         self.runner = runner
@@ -85,23 +86,19 @@ class Requests:
         computed = self.runner.input_batch.num_computed_tokens_cpu[: len(scheduled)]
         return computed + np.array(scheduled) - np.array(num_drafts)
 
-    def contexts(self, width: int, draft_length: int) -> Tensor:
-        """`[B, width]` integers, the last tokens of each request, newest last, -1 before the first.
+    def contexts(self, window: int, drafts: Tensor) -> KeptContexts:
+        """Say where the last tokens of each request are, `window` of them and more.
 
         They end with what the step has decided and drafted. To be asked for at each draft.
+
+        Args:
+            drafts: `[>= B, K]` int64, where the step's drafts are stored.
         """
-        if drafted := len(self.drafts):
-            self._contexts[:, width + drafted - 1] = self.drafts[-1]
-            return self._contexts[:, drafted : drafted + width]
-        (decided, _), (count, _) = self._decided, self._after()
-        batch, size = self.runner.input_batch, len(self.ids)
-        lengths = torch.from_numpy(batch.num_tokens_no_spec)[:size, None]
-        known = self._tokens_at(lengths + torch.arange(-width, 0, device="cpu"), -1)
-        known = torch.cat([upload(known.numpy(), decided.device), decided], 1)
-        places = count[:, None] + torch.arange(width, device=known.device)
-        known = known.gather(1, places)
-        self._contexts = torch.nn.functional.pad(known, (0, draft_length))
-        return known
+        decided = self._decided[0]
+        if self._known is None:
+            ends = self.runner.input_batch.num_tokens_no_spec[: len(self.ids), None]
+            self._known = upload(self._tokens_at(ends + np.arange(-window, 0), -1), decided.device)
+        return KeptContexts(self._known, decided, drafts, len(self.drafts), window=window)
 
     def num_outputs(self) -> Any:
         """`[B]` integers, how many tokens each request has put out before this step."""
@@ -110,15 +107,18 @@ class Requests:
 
     def outputs(self, padding: int) -> Tensor:
         """Return `[B, n]` int32, what each request has put out before this step, then `padding`."""
-        counts = torch.from_numpy(self.num_outputs())[:, None]
-        first = torch.from_numpy(self.runner.input_batch.num_prompt_tokens)[: len(counts), None]
-        places = torch.arange(int(counts.max()), device="cpu")
-        return self._tokens_at(torch.where(places < counts, first + places, -1), padding)
+        counts = self.num_outputs()[:, None]
+        first = self.runner.input_batch.num_prompt_tokens[: len(counts), None]
+        places = np.arange(counts.max())
+        return torch.from_numpy(
+            self._tokens_at(np.where(places < counts, first + places, -1), padding)
+        )
 
-    def _tokens_at(self, places: Tensor, missing: int) -> Tensor:
+    def _tokens_at(self, places: Any, missing: int) -> Any:
         """`[B, n]` int32, each request's tokens on the host; `missing` where a place is below 0."""
-        tokens = torch.from_numpy(self.runner.input_batch.token_ids_cpu)[: len(places)]
-        return tokens.gather(1, places.clamp(min=0).long()).masked_fill_(places < 0, missing)
+        tokens = self.runner.input_batch.token_ids_cpu[: len(places)]
+        found = np.take_along_axis(tokens, np.maximum(places, 0), 1)
+        return np.where(places < 0, np.int32(missing), found)
 
     def decide(self, tokens: Tensor, positions: Tensor) -> None:
         """Take what the step has decided, `[B, n]` int32 with -1 for none, from these positions on.
@@ -126,7 +126,7 @@ class Requests:
         Then each request drafts in the slot of its place. While a prefill goes on, vLLM drops what
         is drafted behind it, so that has no slot.
         """
-        self._decided, self._first = (tokens, positions), None
+        self._decided, self._first, self._known = (tokens, positions), None, None
         size = len(self.ids)
         read = self.positions([0] * size) >= self.runner.input_batch.num_tokens_no_spec[:size]
         self._slots = {name: slot for slot, name in enumerate(self.ids) if read[slot]}

@@ -82,6 +82,7 @@ class _Serving:
         """Load vLLM's models, give the drafter the small head, and decide in vLLM's place."""
         super().load_model(**kwargs)  # type: ignore[misc]
         runner, drafting = self.model_runner, self._drafting  # type: ignore[attr-defined]
+        # Here, and not with the drafter's model: that memory vLLM discards when it sleeps.
         drafting._target = self.get_model()  # type: ignore[attr-defined]
         drafting.fit_head()
         config, method = self.vllm_config, self._options.verification  # type: ignore[attr-defined]

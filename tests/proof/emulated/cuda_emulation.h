@@ -81,7 +81,7 @@ struct Site {
   }
 };
 
-enum class Collective { kSyncwarp, kShfl, kShflUp, kShflXor, kBallot, kAll };
+enum class Collective { kSyncwarp, kShfl, kShflUp, kShflXor, kBallot, kAll, kMatch };
 
 void block_barrier(Site site);
 // Of a cluster; like hardware's, it does not wait for blocks that have returned.
@@ -212,6 +212,11 @@ inline int __all_sync(unsigned mask, int predicate,
                       emulation::Site site = emulation::Site::here()) {
   return emulation::warp_collective(emulation::Collective::kAll, mask, predicate == 0,
                                     emulation::lane(), site) == 0;
+}
+inline unsigned __match_any_sync(unsigned mask, int value,
+                                 emulation::Site site = emulation::Site::here()) {
+  return static_cast<unsigned>(emulation::warp_collective(
+      emulation::Collective::kMatch, mask, static_cast<unsigned>(value), emulation::lane(), site));
 }
 
 // ---- memory ----

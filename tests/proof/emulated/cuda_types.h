@@ -64,6 +64,7 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bits) {
   return static_cast<unsigned>((static_cast<uint64_t>(high) << 32 | low) >> (bits & 31));
 }
 inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 
 template <typename A, typename B>

@@ -25,6 +25,12 @@ inline unsigned shared_add(unsigned* address, unsigned value) {
   return old;
 }
 
+inline int claim(int* address, int value) {
+  const int old = *address;
+  if (old == -1) *address = value;
+  return old;
+}
+
 inline uint64_t acquire_release_add(uint64_t* address, uint64_t value) {
   emulation::fence();
   const uint64_t old = atomicAdd(address, value);

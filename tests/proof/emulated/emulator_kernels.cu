@@ -209,6 +209,7 @@ __global__ void primitives_kernel(PrimitivesParams params) {
   write(__all_sync(kFullMask, lane < 31));
   write(lane < 12 ? __ballot_sync(0x00000fffu, lane > 4) : __ballot_sync(0xfffff000u, lane < 20));
   write(__all_sync(kFullMask, lane < 32));
+  write(__match_any_sync(kFullMask, static_cast<int>(lane % 5)));
   write(100 * __ffs(static_cast<int>(thread)) + __clz(static_cast<int>(thread)));
 }
 

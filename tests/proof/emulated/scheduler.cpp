@@ -21,11 +21,12 @@ constexpr const char* kClusterBarrier = "barrier.cluster";
 
 const char* name_of(Collective kind) {
   constexpr const char* names[] = {"__syncwarp",      "__shfl_sync",   "__shfl_up_sync",
-                                   "__shfl_xor_sync", "__ballot_sync", "__all_sync"};
+                                   "__shfl_xor_sync", "__ballot_sync", "__all_sync",
+                                   "__match_any_sync"};
   return names[static_cast<int>(kind)];
 }
 
-bool is_vote(Collective kind) { return kind >= Collective::kBallot; }
+bool is_vote(Collective kind) { return kind == Collective::kBallot || kind == Collective::kAll; }
 
 std::string place(Site site) {
   if (site.file == nullptr) return "";
@@ -294,6 +295,13 @@ void Scheduler::complete(const Group& group) {
     if (!(group.mask >> lane & 1)) continue;
     Thread& thread = lane_of(warp, lane);
     thread.value = is_vote(group.kind) ? ballot : values[thread.source];
+    if (group.kind == Collective::kMatch) {
+      thread.value = 0;
+      for (unsigned other = 0; other < warpSize; ++other) {
+        const bool same = group.mask >> other & 1 && values[other] == values[lane];
+        thread.value |= uint64_t{same} << other;
+      }
+    }
     thread.waits_at = nullptr;
     ready_.push(thread.number);
   }

@@ -31,6 +31,7 @@ def test_collectives_and_intrinsics_are_as_cuda_defines_them(emulator: ModuleTyp
         np.full(threads, 0),
         np.where(lane < 12, low, high),
         np.full(threads, 1),
+        [sum(1 << i for i in range(one % 5, 32, 5)) for one in lane],
         100 * first_bit + leading,
     ]
     for seed in SEEDS:

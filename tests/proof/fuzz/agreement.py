@@ -17,7 +17,8 @@ Arguments = dict[str, Any]
 
 # Logits beyond this are rounded so coarsely in float32 that float64 may rightly draw another token.
 COMPARABLE = 64.0
-COMPARED_ALWAYS = ("gather_logits", "overlap", "overlap_backward", "step_keys", "sum_shard")
+COMPARED_ALWAYS = ("gather_logits", "name_tokens", "overlap", "overlap_backward", "step_keys")
+COMPARED_ALWAYS += ("sum_shard",)
 SUM_TO_ONE = 1e-5
 
 

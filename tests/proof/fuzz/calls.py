@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rdk_cuda import reference
 from rdk_cuda._ops.contract import (
+    BOOL,
     DYNAMIC,
     IDS,
     LIMITS,
@@ -153,6 +154,7 @@ class Values:
 # How often an optional argument is given, by name; of limits, where there are any.
 GIVEN = dict(allowed=0.3, draft_stats=0.4, draft_rows=0.4, branches=0.5, bias=0.5)
 GIVEN |= dict(slots=0.5, place_id=0.3, drawn=0.5, residuals=0.25) | dict.fromkeys(LIMITS, 0.6)
+GIVEN |= dict(pruned=0.7, successor_offsets=0.7, decided=0.5, drafts=0.5, lengths=0.5)
 USUAL: dict[str, tuple[list[float], list[float]]] = {
     "top_k": ([0, 1, 2, 2**31 - 1], [-1, -(2**31)]),
     "top_p": ([1.0, 0.5, 0.9, 1e-6, 1e-45], [0.0, -1.0, 2.0, math.nan]),
@@ -177,6 +179,9 @@ def valid(values: Values, operator: str) -> dict[str, Any]:
     sizes |= {"C": random.choice([0, 1, 2, 3, 8]), "K": random.choice([1, 2, 4])}
     sizes |= {"V": random.choice([0, 1, 2, 9, 40]), "d": random.choice([1, 2, 15, 16, 17, 33])}
     sizes["J"] = random.randint(0, sizes["K"])
+    if operator == "name_tokens":
+        sizes |= {"L": random.choice([0, 1, 3, 33, 40, 90, 300]), "n": random.randint(0, 4)}
+        sizes["nnz"] = random.choice([0, 1, 7, 90])
     sizes["S"] = random.choice([len(lengths), len(lengths) + 2, max(len(lengths) - 1, 0)])
     sizes["limited"] = int(any(name in rules and name not in absent for name in LIMITS))
     numbers = {n: number(values, n, r, sizes) for n, r in rules.items() if isinstance(r, Number)}
@@ -218,6 +223,8 @@ def absent_from(values: Values, operator: str) -> set[str]:
             absent |= {"draft_stats", "bias"}
     if "drawn" in absent:
         absent.add("residuals")
+    if "successor_offsets" in absent:
+        absent.add("successors")
     return absent & set(tensors)
 
 
@@ -231,6 +238,9 @@ def number(values: Values, name: str, rule: Number, sizes: dict[str, Any]) -> in
         "method": [0, 1],
         "logprobs": [0, 0, 0, 1, 2],
         "place": [0],
+        "recent": [0, 1, 3, 40, rule.most],
+        "window": [0, 1, 3, 40, rule.most],
+        "width": [0, 1, 2, 7, 7, 20, 50],
         "first_chunk": [0, 0, 0, 1, sizes["V_t"] // 1024, 2**18],
     }.get(name, [rule.least, rule.least + 1, rule.most])
     worst = [rule.least - 1, min(rule.most + 1, 2**40), *([sizes["K"]] if name == "place" else [])]
@@ -269,6 +279,12 @@ def tensor(
         return words.fill_(random.choice([0, -1, 1])) if values.chance(0.2) else words
     if name.endswith("stats"):
         return stats(values, shape)
+    if rule.dtypes == BOOL:
+        return values.some(shape, 0.7)
+    if name == "successor_offsets":
+        ends = torch.randint(sizes["nnz"] + 1, shape, generator=values.generator).sort().values
+        ends = ends.where(values.some(shape, 0.9), values.tokens(count, 99, torch.int64, 0.5))
+        return ends.clamp(-(2**31), 2**31 - 1).int()
     if name.endswith("offsets"):
         return offsets(values, lengths, sizes["N"])
     if name == "parents":
@@ -286,10 +302,11 @@ def tensor(
         return torch.randn(shape, generator=values.generator)
     if name == "residuals":
         return spoilt(values, torch.rand(shape, generator=values.generator))
-    if rule.dtypes == LONG:
+    if rule.dtypes == LONG and name != "drafts":
         drawn = values.integers(shape)
         return drawn.masked_fill(values.some(shape, 0.7), 2**63 - 1) if name == "drawn" else drawn
-    universe = {"branches": 2**24, "tokens": max(sizes["V"], 1)}.get(name, sizes["V_t"])
+    universe = {"branches": 2**24, "tokens": max(sizes["V"], 1), "lengths": sizes["L"] + 1}
+    universe = universe.get(name, sizes["V_t"])
     worst = 0.1 if name.endswith("token_ids") else 0.3
     drawn = values.tokens(count, universe, random.choice(rule.dtypes), worst)
     return drawn.reshape(shape)

@@ -326,6 +326,11 @@ def gather_logits(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     require((error <= (rounding + limits.tiny)[compared]).all(), "a logit is not the dot product")
 
 
+def name_tokens(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
+    expected = reference.name_tokens(**arguments)
+    require(torch.equal(outputs[0], expected), "a row is not that of the reference")
+
+
 def step_keys(arguments: Arguments, sizes: Sizes, outputs: Outputs) -> None:
     (seeds,) = outputs
     expected = reference.step_keys(**arguments)

@@ -42,6 +42,7 @@ ARCHS = build_kernels.architectures() if "RDK_ARCHS" in os.environ else ["90a"]
 # More would leave one block of 256 threads to a multiprocessor, and too few loads under way.
 MOST_REGISTERS = 128
 ELEMENT_BY_ELEMENT = {
+    "name_tokens": "reads ids, each from a place that another one may say",
     "overlap_backward": "a lane takes a column",
     "step_keys": "reads two numbers a thread",
 }
