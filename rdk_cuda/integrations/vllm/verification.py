@@ -119,7 +119,7 @@ class TokenSampler:
         counters.count(arena, drafts, layout, decided.num_accepted, self.method, sharded)
         tokens: Tensor = decided.tokens.int()
         if counts is not num_drafts:
-            tokens = tokens[:, : max(num_drafts) + 1]
+            tokens = tokens[:, : max(num_drafts) + 1].contiguous()
         # A row of NaN has no token, but vLLM needs one. Its own argmax gives some id, too.
         tokens[:, 0].clamp_(min=0)
         requests.decide(tokens, first)
