@@ -46,9 +46,9 @@ def test_a_change_that_breaks_nothing_is_not_reported_as_caught() -> None:
     """The control: the tests pass on unbroken kernels, so it is the break that they notice."""
     harmless = Mutant(
         "nothing",
-        "cuda/step_keys.h",
-        "constexpr int kThreads = 256;",
-        "constexpr int kThreads = 128;",
+        "cuda/step_keys.cu",
+        "static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;",
+        "threadIdx.x + static_cast<int64_t>(blockIdx.x) * kThreads;",
         ("tests/operators/test_step_keys.py",),
     )
     outcome = run_one(harmless)
