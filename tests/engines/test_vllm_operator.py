@@ -79,6 +79,11 @@ class Said:
             for own in ENDS
             for prompt in FIRST
         ]
+        long = [
+            [token for prompt in PROMPTS for token in prompt][:size] for size in (505, 509, 511)
+        ]
+        at_the_limit = SamplingParams(temperature=0, max_tokens=64, repetition_penalty=1.2)
+        self.at_the_limit = engine.tokens(long, at_the_limit)  # of 512 tokens
         before = self._counted(engine)
         outputs = [out.outputs[0] for out in engine.generate(*map(list, zip(*jobs, strict=True)))]
         self.counts = self._counted(engine) - before
@@ -194,6 +199,8 @@ def test_requests_that_are_kept_while_vllm_sleeps_go_on(engine: Engine) -> None:
 def test_texts_end_as_in_plain_vllm(plain: Said, engine: Engine, adapters: list[Any]) -> None:
     said = Said(engine, adapters)
     assert said.ends == plain.ends
+    assert said.at_the_limit == plain.at_the_limit
+    assert [len(text) for text in said.at_the_limit] == [7, 3, 1]
     assert said.logprobs == [pytest.approx(place, abs=1e-4) for place in plain.logprobs]
     # vLLM counts tokens before it looks for strings that end a text.
     more = {"vllm:generation_tokens": said.counts.total() - plain.counts.total()}
