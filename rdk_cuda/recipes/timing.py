@@ -158,6 +158,7 @@ class HeadCost:
 
     @classmethod
     def of(cls, drafter: PrunedDrafter, dynamic_columns: float, bytes_each: int) -> HeadCost:
+        """Return the cost of a drafter's small head, with so many dynamic columns on average."""
         rows, width = drafter.weight.shape
         screens = drafter.screen_bytes, drafter.screen_bytes_each
         return cls(rows, width, bytes_each, dynamic_columns, *screens)
