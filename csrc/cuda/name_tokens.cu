@@ -30,6 +30,7 @@ RDK_DEVICE void name(int32_t token, int most, Named* named) {
   uint32_t place = first ? named->table.find(token) : 0;
   const bool is_new = first && named->table.places[place] < 0;
   const unsigned all = __ballot_sync(kAllLanes, is_new);
+  __syncwarp(kAllLanes);  // a ballot orders no memory
   const int at = named->count + __popc(all & below);
   if (is_new && at < most) {
     named->tokens[at] = token;
