@@ -209,8 +209,8 @@ def predictions_table(link: Link) -> str:
         [
             paragraph(
                 f"Microseconds with the launch on an {found['device_name']}, caches cold,",
-                f"{size(found)}, five drafts, trees of eight nodes, at commit",
-                found["commit"][:7],
+                f"{size(found)}, five drafts, trees of eight nodes, names of 256 ids and 64",
+                f"successors in 128 columns, at commit {found['commit'][:7]} and later",
                 f'({link("data", f"{RESULTS}/{PREDICTED}.json")}). **Nothing under "predicted',
                 'now" has been measured.** A simulator outside of this repository executes',
                 "nvcc's machine code by the cycle; its predictions of the measured kernels show",
