@@ -250,7 +250,7 @@ def named(
         source: what errors are said to come from.
         width: None: as many as there may be.
         allowed: `[V_t]` bool; None: every token.
-        recent: its own `width` limits it where a table follows.
+        recent: its own `width` limits it, unless that of all is None.
         table: a `SuccessorTable`.
     """
     window = 1 if recent is None else recent.window
@@ -266,15 +266,16 @@ def named(
         padded = [[*[-1] * (longest - len(ids)), *ids] for ids in ends]
         tensor = torch.tensor(padded, dtype=torch.int64, device=device).view(len(padded), longest)
         kept = KeptContexts(tensor)
-    window = min(window, kept.window)
+    window, most = min(window, kept.window), 0 if recent is None else recent.width
     if width is None:
         every = (kept.contexts, kept.decided, kept.drafts)
         width = max(1, min(window, sum(each.shape[1] for each in every if each is not None)))
+        most = width
     found: Tensor = operators.name_tokens(
         kept.contexts,
         allowed,
         *((None, None) if table is None else (table.offsets, table.tokens)),
-        0 if recent is None else min(width, recent.width if table is not None else width),
+        min(width, most),
         window,
         width,
         kept.decided,

@@ -76,6 +76,7 @@ SCREEN = ScreenedTokens.from_factors(
 SOURCES: dict[str, Any] = {
     "recent": RECENT,
     "recent, all of a short window": RecentTokens(VOCABULARY, width=20, window=1, bonus=2.0),
+    "recent, in more columns": CombinedTokens([RECENT], VOCABULARY, width=8),
     "successors": TABLE,
     "both": CombinedTokens([RECENT, TABLE], VOCABULARY, width=8),
     "both, cut": CombinedTokens([with_recent_bonus(RECENT, 1.5), TABLE], VOCABULARY, width=4),

@@ -223,7 +223,10 @@ class Eagle3Drafter:
 
     def _hand_on(self, hidden: Tensor, real: Tensor, ends: Sequence[int]) -> None:
         if bool(real.all()):
-            self._own, self._own_entry = self.network.handed_on(hidden[:, -1]), [*ends]
+            newest = hidden[:, -1]
+            if hidden.shape[1] > 1:  # a view would keep the states of a whole piece alive
+                newest = newest.clone()
+            self._own, self._own_entry = self.network.handed_on(newest), [*ends]
             return
         rows = real.any(1).nonzero()[:, 0]
         last = real.int().cumsum(1).argmax(1)[rows]

@@ -242,3 +242,13 @@ def test_tokens_without_a_state_before_them_are_refused() -> None:
         drafter.feed([[5, 3]], [1])
     with pytest.raises(ValueError, match="states of 2 sequences; needs 1"):
         drafter.observe([torch.zeros(1, 3 * WIDTH)] * 2)
+
+
+@pytest.mark.parametrize("lengths", [[3, 3], [3, 5]], ids=["equal", "ragged"])
+def test_a_state_that_is_handed_on_keeps_no_others_alive(lengths: list[int]) -> None:
+    """Of a long prompt they are hundreds for each sequence."""
+    _, drafter, _ = pair()
+    drafter.reset(2)
+    drafter.observe([torch.randn(length - 1, 3 * WIDTH) for length in lengths])
+    drafter.feed([[1] * length for length in lengths], keep=[1, 1])
+    assert drafter._own.untyped_storage().nbytes() == drafter._own.nbytes
