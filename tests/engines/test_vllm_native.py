@@ -128,9 +128,15 @@ def test_a_drafter_reads_its_own_tokens_in_the_place_of_the_target_s() -> None:
             return input_ids
 
     own, model = DraftHead(), Reads()
+    limits = SimpleNamespace(max_num_batched_tokens=4, max_num_seqs=1)
+    own.vllm_config = SimpleNamespace(scheduler_config=limits)  # type: ignore[attr-defined]
     own._read_as(model, torch.tensor([7, 7, 7]))
+    first = model(input_ids=torch.tensor([2]))
     own._read_as(model, torch.tensor([2, -1, 0]))  # other ones, not those in a row
-    assert model(input_ids=torch.tensor([0, 1, 2, 0])).tolist() == [2, 0, 0, 2]
+    read = model(input_ids=torch.tensor([0, 1, 2, 0]))
+    assert read.tolist() == [2, 0, 0, 2]
+    # A CUDA graph of the layers, captured in V1, reads where the first call's tokens were.
+    assert read.data_ptr() == first.data_ptr()
     with pytest.raises(UnsupportedConfigurationError, match="reads token ids"):
         model(None)
     with pytest.raises(UnsupportedConfigurationError, match="compiles all of Compiled"):

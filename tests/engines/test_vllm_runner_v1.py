@@ -6,11 +6,15 @@ One draft for each of many requests, of an engine that is a table.
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from vllm import SamplingParams
+from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.sample.logits_processor import MinTokensLogitsProcessor
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.integrations.draft_arena import DraftArena
@@ -18,7 +22,7 @@ from rdk_cuda.integrations.vllm import CPUWorker
 from rdk_cuda.integrations.vllm.configuration import WorkerOptions
 from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.requests import Requests
-from rdk_cuda.integrations.vllm.target_logits import Processed
+from rdk_cuda.integrations.vllm.target_logits import LogitRows, Processed, _minimums
 from rdk_cuda.integrations.vllm.verification import TokenSampler
 
 from .exact import p_value
@@ -141,3 +145,24 @@ def test_what_was_drafted_is_verified_once_or_never() -> None:
     sampler.requests.runner.input_batch.req_ids = ["3", "other", "0"]
     assert sampler.requests.take_slots() == [3, -1, 0]
     assert sampler.requests.take_slots() == [-1, -1, -1]
+
+
+def test_a_minimum_holds_back_no_stop_token_that_is_all_a_grammar_leaves() -> None:
+    """As in vLLM, whose rows these are compared with; else such a row would have no token."""
+    grammar: dict[str, Any] = {"structured_outputs": StructuredOutputsParams(choice=["a"])}
+    stops = {"min_tokens": 3, "stop_token_ids": [1, 2, 4]}
+    params = [SamplingParams(**stops, **grammar), SamplingParams(**stops), SamplingParams(**stops)]
+    rows = LogitRows([2, 0, 1], torch.device("cpu"))
+    logits = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+    logits[[0, 2], :1] = logits[[0, 2, 3], 3:4] = logits[[0, 2, 3], 5:] = -torch.inf
+    logits[3, :1] = logits[0, 2] = -torch.inf
+    own = MinTokensLogitsProcessor(Mock(), logits.device, is_pin_memory=False)
+    own.min_toks = {
+        b: (3, [7], each.all_stop_token_ids, each.structured_outputs is not None)
+        for b, each in enumerate(params)
+    }
+    expected = own.apply_with_spec_decode(logits.clone(), rows.counts)
+    (step,) = _minimums(params, rows, Mock(num_outputs=lambda: np.ones(3, dtype=np.int32)))
+    assert torch.equal(step(logits.clone()), expected)
+    assert expected[0].isfinite().any()  # the grammar's, and none without one
+    assert expected[3].isneginf().all()

@@ -45,6 +45,7 @@ class DraftHead:
     _target: Any
     _calibrated: PrunedDrafter | TokenMap | None
     _reads: Tensor | None = None  # `[V_t]`, what the model reads in the place of each target token
+    _read: Tensor  # what it reads; always here, as CUDA graphs of its layers remember the address
 
     def fit_head(self) -> None:
         """Make `drafter` and `arena`, before vLLM measures how much memory is left for its cache.
@@ -135,6 +136,9 @@ class DraftHead:
             )
         if self._reads is None:
             model.register_forward_pre_hook(self._in_own_tokens, with_kwargs=True)
+            scheduler: Any = self.vllm_config.scheduler_config  # type: ignore[attr-defined]
+            most = scheduler.max_num_batched_tokens + scheduler.max_num_seqs  # one more for each
+            self._read = torch.empty(most, dtype=torch.int32, device=reads.device)
         self._reads = reads.int().clamp(min=0)
         self.use_heterogeneous_vocab = False  # V1's, which would map them, too
 
@@ -144,7 +148,9 @@ class DraftHead:
                 "a drafter with another tokenizer reads token ids, and vLLM gives it none; serve "
                 "a model of text alone, or leave use_heterogeneous_vocab out"
             )
-        return args, named | {"input_ids": self._reads[named["input_ids"]]}
+        given = named["input_ids"]
+        read = torch.index_select(self._reads, 0, given, out=self._read[: len(given)])
+        return args, named | {"input_ids": read}
 
     def _head_of_dynamic_tokens(self, shard: HeadShard) -> TokenHead:
         lifted, size = self.drafter.lifted, self.drafter.affinity.target_size

@@ -192,12 +192,23 @@ def _minimums(params: Sequence[Any], rows: LogitRows, requests: Requests) -> lis
         return []
     lengths = requests.num_outputs().tolist()
     found = [
-        (row, token, -torch.inf)
+        (row, token, params[b].structured_outputs is not None)
         for row, b, j in rows.places(delaying)
         if lengths[b] + j < params[b].min_tokens
         for token in params[b].all_stop_token_ids
     ]
-    return [lambda logits: _added(logits, found)] if found else []
+    return [lambda logits: _without(logits, found)] if found else []
+
+
+def _without(logits: Tensor, found: list[tuple[int, int, bool]]) -> Tensor:
+    """The logits without a token each; with it where its row has a grammar that leaves no other."""
+    row, token, has_grammar = upload(np.array(found), logits.device).unbind(1)
+    before = logits[row, token]
+    logits[row, token] = torch.full_like(before, -torch.inf)
+    if any(of for *_, of in found):
+        alone = (logits[row].amax(1) == -torch.inf) & has_grammar.bool()
+        logits[row, token] = before.masked_fill(~alone, -torch.inf)
+    return logits
 
 
 def _biases(params: Sequence[Any], rows: LogitRows) -> list[Any]:
