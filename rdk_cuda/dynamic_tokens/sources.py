@@ -220,6 +220,11 @@ class CombinedTokens:
         candidates = torch.cat([tokens.to(self.allowed.device) for tokens in each], dim=1)
         return distinct_tokens(candidates, self.allowed, self.width)
 
+    @property
+    def is_one_call(self) -> bool:
+        """Whether one call of the operator names what all its sources do."""
+        return self._at_once() is not None
+
     def _at_once(self) -> tuple[Any, Any] | None:
         """Recent tokens and a table, where these are all: one call of the operator names both."""
         parts: tuple[Any, ...] = (*self.sources, None)

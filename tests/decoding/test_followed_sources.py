@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +21,6 @@ from rdk_cuda import (
     Vocabulary,
 )
 from rdk_cuda.dynamic_tokens import Contexts, Followed, with_recent_bonus
-from rdk_cuda.dynamic_tokens import followed as followed_sources
 from rdk_cuda.dynamic_tokens.sources import with_bonus
 
 SIZE = 40
@@ -162,21 +160,3 @@ def test_a_rollback_beyond_what_was_read_is_refused() -> None:
     for kept in ([2, 2], [-1, 0]):
         with pytest.raises(ValueError, match=r"kept\[\d\] is .*; needs 0 to the sequence's length"):
             followed.read(kept, [[], []])
-
-
-def test_all_that_follow_a_table_share_its_copy_on_the_host_while_it_lives() -> None:
-    own = table(VOCABULARY, 2)
-    for source in (own, CombinedTokens([RECENT, own], VOCABULARY, width=8), own):
-        followed = Followed(source, 2)
-        followed.read([0, 0], [[3], [5]])
-        assert followed().equal(source([[3], [5]]))
-    assert len(followed_sources._TABLES[own]) == 2  # with a limit, and without one
-    ends = [int(own.offsets[3]), int(own.offsets[4]) - 1]
-    own.tokens[ends] = own.tokens[ends[::-1]]  # as it should not be, but can
-    changed = Followed(own, 1)
-    changed.read([0], [[3]])
-    assert changed().equal(own([[3]]))
-    tables = len(followed_sources._TABLES)
-    del own, source, followed, changed
-    gc.collect()
-    assert len(followed_sources._TABLES) == tables - 1
