@@ -24,7 +24,8 @@ Tensor name_tokens(Given contexts, Maybe pruned, Maybe successor_offsets, Maybe 
   params.width = width;
 
   const char* const size_of = pruned ? "pruned" : "successor_offsets";
-  params.target_size = int64_t{1} << 31;  // every id that fits the result
+  constexpr int64_t kEvery = int64_t{1} << 31;  // ids that fit the result
+  params.target_size = kEvery;
   if (pruned) checks.dimensions("pruned", *pruned, 1, "[V_t]");
   checks.together("successor_offsets", successor_offsets, "successors", successors);
   if (successors) {
@@ -34,9 +35,9 @@ Tensor name_tokens(Given contexts, Maybe pruned, Maybe successor_offsets, Maybe 
     params.target_size = successor_offsets->size(0) - 1;
   }
   if (pruned) params.target_size = pruned->size(0);
-  if (params.target_size < 1) {
+  if (params.target_size < 1 || params.target_size > kEvery) {
     checks.refuse(size_of, "is of " + std::to_string(params.target_size) + " tokens",
-                  "V_t at least 1");
+                  "V_t from 1 to 2^31");
   }
   if (pruned) {
     checks.plain("pruned", *pruned, {ScalarType::Bool}, {params.target_size}, "[V_t]");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -63,3 +64,10 @@ def test_more_names_than_shared_memory_holds() -> None:
     given = texts(rows=2, length=6_000, size=20_000) | {"lengths": None}
     named = assert_same(given, recent=4_000, window=6_000, width=5_000)
     assert (named >= 0).sum(1).max() > 1_000
+
+
+@pytest.mark.not_on("cuda")  # to which it would be copied
+def test_ids_that_do_not_fit_the_result_are_refused() -> None:
+    pruned = torch.from_numpy(np.zeros(2**31 + 1, bool))  # pages that nobody touches
+    with pytest.raises(RuntimeError, match=r"pruned is of 2147483649 tokens, but needs V_t from"):
+        torch.ops.rdk.name_tokens(torch.tensor([[2**31]]), pruned, None, None, 1, 1, 1)
