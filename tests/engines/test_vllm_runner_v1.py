@@ -47,6 +47,7 @@ def drafted(goes_on: bool = False) -> TokenSampler:
             req_ids=names,
             num_computed_tokens_cpu=np.full(SAMPLES, 5),
             num_tokens_no_spec=np.full(SAMPLES, 7 if goes_on else 6),
+            num_prompt_tokens=np.full(SAMPLES, 3),  # long read, but lost again by a preemption
         ),
         requests={name: SimpleNamespace(sampling_params=asked) for name in names},
         vllm_config=SimpleNamespace(model_config=MODEL),
