@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from vllm import SamplingParams
+from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphWrapper
 
 from rdk_cuda.integrations.vllm.configuration import UnsupportedConfigurationError
 from rdk_cuda.integrations.vllm.draft_head import DraftHead
@@ -132,8 +133,10 @@ def test_a_drafter_reads_its_own_tokens_in_the_place_of_the_target_s() -> None:
     own.vllm_config = SimpleNamespace(scheduler_config=limits)  # type: ignore[attr-defined]
     own._read_as(model, torch.tensor([7, 7, 7]))
     first = model(input_ids=torch.tensor([2]))
-    own._read_as(model, torch.tensor([2, -1, 0]))  # other ones, not those in a row
-    read = model(input_ids=torch.tensor([0, 1, 2, 0]))
+    wrapped = object.__new__(BreakableCUDAGraphWrapper)
+    wrapped.runnable = model
+    own._read_as(wrapped, torch.tensor([2, -1, 0]))  # other ones, not those in a row
+    read = wrapped(input_ids=torch.tensor([0, 1, 2, 0]))
     assert read.tolist() == [2, 0, 0, 2]
     # A CUDA graph of the layers, captured in V1, reads where the first call's tokens were.
     assert read.data_ptr() == first.data_ptr()

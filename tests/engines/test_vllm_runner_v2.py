@@ -137,6 +137,13 @@ def test_drafts_that_come_too_late_are_not_compared(monkeypatch: pytest.MonkeyPa
     worker.model_runner = SimpleNamespace(req_states=SimpleNamespace(req_id_to_index=slots))
     assert worker.take_draft_token_ids() is drafts
     assert worker._sampler.compared == {7}
+    # The next step has other drafts, which have not been compared.
+    parallel = SimpleNamespace(enable_batch_sharded_sampling=False, rank=1)
+    worker.vllm_config = SimpleNamespace(parallel_config=parallel)
+    monkeypatch.setattr(EngineCPUWorker, "execute_model", lambda self, output: None)
+    worker.execute_model(SimpleNamespace(scheduled_spec_decode_tokens={"late": [-1, -1]}))
+    assert worker._sampler.num_drafts == {4: 2}
+    assert not worker._sampler.compared
 
 
 def one_draft_each(logits: Tensor, samples: int) -> tuple[TokenSampler, Any, Tensor]:

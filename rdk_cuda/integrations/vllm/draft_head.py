@@ -129,6 +129,7 @@ class DraftHead:
 
         vLLM passes target tokens then, as between equal tokenizers.
         """
+        model = next(model.modules())  # in model runner V1, what vLLM wraps for CUDA graphs
         if type(model).__call__ is not torch.nn.Module.__call__:
             raise UnsupportedConfigurationError(
                 f"vLLM compiles all of {type(model).__name__}, which cannot read another "
