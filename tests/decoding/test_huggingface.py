@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import random
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -178,6 +180,37 @@ def test_dead_slots_are_dropped() -> None:
         if longest > CONTEXT - 10:
             wrapped.rollback([10, 3, 0])
     assert wrapped._cache._alive.shape[1] < 60
+    wrapped.reset(2)
+    for keep in ([1, 0], [0, 1]):
+        wrapped.feed([[5] * (1 if own else 8) for own in keep], keep)
+    wrapped.rollback(wrapped.lengths)  # the gaps go also where no token does
+    assert wrapped._cache._alive.shape[1] == 9
+
+
+def test_sequences_of_one_length_are_laid_out_by_what_is_kept_of_them() -> None:
+    ids, real = slot_cache.lay_out([[1, 2, 3], [4, 5, 6]], [1, 2])
+    assert ids.tolist() == [[1, 2, 3, 0], [0, 4, 5, 6]]
+    assert torch.equal(real, ids > 0)
+
+
+def test_a_rollback_leaves_nothing_of_a_tree_however_long_the_sequence_may_be() -> None:
+    wrapped = HuggingFaceModel(tiny())
+    wrapped.reset(1)
+    wrapped.feed([[5, 6]], [1])
+    wrapped.feed_tree([[7, 8]], [2], [[-1, -1]])
+    wrapped.rollback([4])
+    assert wrapped.lengths == [2]
+
+
+@pytest.mark.parametrize("of", [np.array, torch.tensor, tuple])
+def test_tokens_of_one_length_or_of_several_may_lie_in_arrays(of: Callable[..., Any]) -> None:
+    wrapped = HuggingFaceModel(tiny())
+    for tokens in ([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5]]):
+        fed = []
+        for given in (tokens, [of(row) for row in tokens]):
+            wrapped.reset(2)
+            fed.append(wrapped.feed(given, [1, 1]).logits)
+        assert torch.equal(*fed)
 
 
 def test_models_in_float64_decode_with_dynamic_tokens_too() -> None:

@@ -19,12 +19,12 @@ SIZE = 300
 
 def texts(rows: int, length: int, seed: int = 0, size: int = SIZE) -> dict[str, Any]:
     """Repetitive contexts of unequal lengths, with ids that are no tokens, what a step has decided
-    and drafted, and a table of successors."""
+    and drafted, and a table of successors. Some slots, lengths and offsets lie outside."""
     random = generators.generator(seed)
     ids = (torch.randn(rows + 2, length, generator=random) * size / 8).long()
     ids[:, ::11] = 2**40
     decided = torch.randint(0, size, (rows, 40), generator=random)
-    offsets = torch.randint(0, 20 * size, (size + 1,), generator=random).sort().values
+    offsets = torch.randint(-size, 21 * size, (size + 1,), generator=random).sort().values
     return {
         "contexts": ids,
         "pruned": torch.rand(size, generator=random) < 0.8,
@@ -32,8 +32,8 @@ def texts(rows: int, length: int, seed: int = 0, size: int = SIZE) -> dict[str, 
         "successors": torch.randint(0, size, (20 * size,), generator=random).int(),
         "decided": decided.where(torch.arange(40) < 13 * torch.arange(rows)[:, None], -1),
         "drafts": torch.randint(0, size, (rows + 1, 4), generator=random),
-        "lengths": torch.randint(0, length + 1, (rows + 2,), generator=random),
-        "slots": torch.randperm(rows, generator=random),
+        "lengths": torch.randint(-length, 3 * length, (rows + 2,), generator=random),
+        "slots": torch.arange(rows + 2, 2, -1),  # the first has none, the second's has no drafts
         "place": 3,
     }
 

@@ -271,7 +271,7 @@ def lay_out(tokens: Ragged, keep: Sequence[int], *, in_front: bool = True) -> tu
     `in_front`: then it follows the kept tokens, and those before them.
     """
     if len({*map(len, tokens)}) == len({*keep}) == 1:
-        whole = torch.tensor(tokens, dtype=torch.int64, device="cpu")
+        whole = torch.from_numpy(np.array(tokens, np.int64))
         return whole, torch.ones_like(whole, dtype=torch.bool)
     before = max(len(new) - kept for new, kept in zip(tokens, keep, strict=True))
     ids = np.zeros((len(tokens), before + max(keep)), np.int64)
