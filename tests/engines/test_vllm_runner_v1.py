@@ -88,6 +88,7 @@ def decided(sampler: TokenSampler, names: torch.Tensor, drafts: torch.Tensor) ->
         ones,
         np.full(len(names), 7),
     )
+    assert tokens.is_contiguous()  # also without put-back columns: `rdk::name_tokens` reads them
     return tokens[:, :1]
 
 
