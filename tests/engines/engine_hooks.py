@@ -124,7 +124,7 @@ config.vllm
     VllmConfig: additional_config lora_config model_config parallel_config reasoning_config
         scheduler_config speculative_config use_v2_model_runner watermark_config
 config.model
-    ModelConfig: enforce_eager get_vocab_size hf_config logprobs_mode return_sampling_mask seed
+    ModelConfig: enforce_eager get_vocab_size hf_config logprobs_mode seed
 config.scheduler
     SchedulerConfig: async_scheduling long_prefill_token_threshold max_num_batched_tokens
         max_num_scheduled_tokens max_num_seqs

@@ -22,7 +22,7 @@ from .interpreter import V2
 from .pretended import GPU, OnGPU, Pretended, WaitsForDeviceError
 
 B, K, SIZE, WIDTH, WINDOW, LONGEST = 32, 4, 512, 64, 256, 1024
-MODEL = SimpleNamespace(seed=0, logprobs_mode="raw_logprobs", return_sampling_mask=False)
+MODEL = SimpleNamespace(seed=0, logprobs_mode="raw_logprobs")
 PLAIN = SimpleNamespace(additional_config={}, model_config=MODEL)
 # All that is called, views too. With dynamic tokens it was once V1 140, 104, 90; V2 128, 113.
 MOST = {  # in a verification, in a step's first draft, and in each one after that

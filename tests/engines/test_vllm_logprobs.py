@@ -40,7 +40,7 @@ def sampling_of(names: tuple[str, ...]) -> Any:
 
 
 def sampler_of(mode: str) -> TokenSampler:
-    model = SimpleNamespace(seed=0, logprobs_mode=mode, return_sampling_mask=False)
+    model = SimpleNamespace(seed=0, logprobs_mode=mode)
     runner: Any = SimpleNamespace(vllm_config=SimpleNamespace(model_config=model))
     return TokenSampler(Requests(runner, 1, 0), None, "token")
 

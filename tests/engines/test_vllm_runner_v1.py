@@ -35,7 +35,7 @@ FORBIDDEN = torch.arange(8) < 2
 MASKED = torch.where(FORBIDDEN, -torch.inf, P.log())
 
 
-MODEL = SimpleNamespace(seed=0, logprobs_mode="raw_logprobs", return_sampling_mask=False)
+MODEL = SimpleNamespace(seed=0, logprobs_mode="raw_logprobs")
 
 
 def drafted(goes_on: bool = False) -> TokenSampler:
@@ -88,6 +88,7 @@ def decided(sampler: TokenSampler, names: torch.Tensor, drafts: torch.Tensor) ->
         ones,
         np.full(len(names), 7),
     )
+    assert tokens.is_contiguous()  # also without put-back columns: `rdk::name_tokens` reads them
     return tokens[:, :1]
 
 

@@ -18,7 +18,7 @@ from rdk_cuda.integrations.vllm.verification import TokenSampler
 from .scheduled import KINDS, PARAMETERS, PREEMPTED, SIZE, Step, changed
 
 CPU = torch.device("cpu")
-MODEL = SimpleNamespace(seed=0, logprobs_mode="raw_logprobs", return_sampling_mask=False)
+MODEL = SimpleNamespace(seed=0, logprobs_mode="raw_logprobs")
 CONFIG = SimpleNamespace(model_config=MODEL)
 
 

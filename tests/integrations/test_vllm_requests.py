@@ -71,7 +71,7 @@ def test_seeds_are_made_once_for_each_step_and_follow_the_batch() -> None:
     first = requests.seeds(device)
     requests.begin_step({}, has_grammar=False)
     assert requests.seeds(device) is first  # and as long as the batch is the same
-    running.batch.req_ids = ["4", "1"]
+    running.batch.req_ids[:] = ["4", "1"]  # the same list, as vLLM's
     requests.begin_step({}, has_grammar=False)
     assert torch.equal(requests.seeds(device), first[[4, 1]])
 

@@ -83,9 +83,8 @@ def options(vllm_config: Any) -> WorkerOptions:
 
 
 def lists_processed(vllm_config: Any) -> bool:
-    """Whether vLLM lists the likeliest tokens of rows that its limits have truncated."""
-    model = vllm_config.model_config
-    return model.logprobs_mode.startswith("processed") or bool(model.return_sampling_mask)
+    """Whether vLLM lists tokens of rows that its limits have truncated; masks of them also then."""
+    return bool(vllm_config.model_config.logprobs_mode.startswith("processed"))
 
 
 def refuse_unsupported(

@@ -206,7 +206,7 @@ def _without(logits: Tensor, found: list[tuple[int, int, bool]]) -> Tensor:
     before = logits[row, token]
     logits[row, token] = torch.full_like(before, -torch.inf)
     if any(of for *_, of in found):
-        alone = (logits[row].amax(1) == -torch.inf) & has_grammar.bool()
+        alone = (logits.amax(1) == -torch.inf)[row] & has_grammar.bool()
         logits[row, token] = before.masked_fill(~alone, -torch.inf)
     return logits
 
