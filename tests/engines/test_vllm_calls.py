@@ -202,3 +202,19 @@ def test_who_waits_or_uploads_from_other_memory_is_caught() -> None:
         moved = host.pin_memory().to(GPU, non_blocking=True)
         assert moved.device == GPU
         assert seen.names
+
+
+@pytest.mark.skipif(not V2, reason="in V1 a block drafter's drafts are drawn like others")
+def test_a_block_drafter_s_drafts_are_drawn_and_kept_like_others() -> None:
+    """As in DFlash, whose drafts come at once, request by request."""
+    step, other = StepV2(dynamic=True), StepV2(dynamic=True)
+    with Pretended():
+        hidden = [on_gpu(B, 16, seed=place) for place in range(K)]
+        expected = torch.stack([step.draft(own, place) for place, own in enumerate(hidden)], 1)
+        places = OnGPU(torch.arange(K, dtype=torch.int32).repeat(B))
+        each = [of.repeat_interleave(K) for of in (other.positions, other.slots)]
+        given = torch.stack(hidden, 1).flatten(0, 1), *each, other.temperature, other.seeds, places
+        drawn = other.speculator.sample_draft(*given, None)
+    assert torch.equal(drawn.values, expected.values.flatten())  # type: ignore[attr-defined]
+    kept = [own.speculator.arena.rows.logits.values for own in (step, other)]
+    assert torch.equal(*kept)
