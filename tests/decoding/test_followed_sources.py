@@ -65,6 +65,13 @@ class Backwards(RecentTokens):
         return super().__call__(contexts).flip(1)
 
 
+class Reversed(SuccessorTable):
+    """The same of a table."""
+
+    def __call__(self, contexts: Contexts) -> Tensor:
+        return super().__call__(contexts).flip(1)
+
+
 RECENT = RecentTokens(VOCABULARY, width=3, window=11)
 WIDE = RecentTokens(ANOTHER, width=9, window=6, bonus=0.5)
 TABLE = table(VOCABULARY, 0)
@@ -79,7 +86,7 @@ SOURCES: dict[str, Any] = {
     "both": CombinedTokens([RECENT, TABLE], VOCABULARY, width=8),
     "both, cut": CombinedTokens([with_recent_bonus(RECENT, 1.5), TABLE], VOCABULARY, width=4),
     "of other vocabularies": CombinedTokens([WIDE, table(ANOTHER, 1), RECENT], VOCABULARY, 12),
-    "and a screen": CombinedTokens([RECENT, SCREEN, TABLE], VOCABULARY, width=9),
+    "and a screen": CombinedTokens([RECENT, TABLE, SCREEN], VOCABULARY, width=9),
     "in each other": CombinedTokens(
         [CombinedTokens([WIDE, TABLE], ANOTHER, 5), RECENT], VOCABULARY
     ),
@@ -87,6 +94,16 @@ SOURCES: dict[str, Any] = {
     "with state": Counting(),
     "with these": CombinedTokens([RECENT, lengths, Counting(), TABLE], VOCABULARY, width=9),
     "overridden": Backwards(VOCABULARY, width=3, window=11),
+    # Neither of these is one call of the operator.
+    "overridden, then successors": CombinedTokens([Backwards(VOCABULARY), TABLE], VOCABULARY),
+    "a table that is": CombinedTokens(
+        [RECENT, Reversed(TABLE.offsets, TABLE.tokens, TABLE.width)], VOCABULARY, width=8
+    ),
+    "of a table of fewer tokens": CombinedTokens(
+        [RECENT, SuccessorTable(torch.arange(5).int(), torch.tensor([1, 2, 0, 0]).int(), width=1)],
+        VOCABULARY,
+    ),
+    "of another vocabulary": CombinedTokens([RECENT, TABLE], ANOTHER, width=8),
 }
 
 
