@@ -244,7 +244,7 @@ MODELS: dict[str, Callable[[], Any]] = {
         NGrams(), tokenizer=object(), drafter_tokenizer=object()
     ),
     "the drafter is on meta, the model on cpu": lambda: generate(Generate(Elsewhere())),
-    "nowhere has no drafter; needs": lambda: Generate.from_directory("/nowhere"),
+    "nowhere is no directory; needs one": lambda: Generate.from_directory("/nowhere"),
 }
 
 

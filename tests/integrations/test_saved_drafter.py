@@ -244,7 +244,7 @@ def with_pickled_weights(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (shutil.rmtree, "pruned has no drafter; needs the whole"),
+        (shutil.rmtree, "pruned is no directory; needs one that"),
         (lambda d: (d / PRUNED).unlink(), f"pruned has no {PRUNED}; needs the whole"),
         (lambda d: (d / "calibration.json").unlink(), "has no calibration.json"),
         (lambda d: (d / "drafter").rename(d / "model"), "has no drafter"),

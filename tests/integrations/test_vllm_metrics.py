@@ -67,6 +67,20 @@ def test_nothing_is_counted_while_the_engine_warms_up() -> None:
     assert set(counted(active=False).read().values()) == {0}
 
 
+def test_zeros_are_written_before_anything_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "made"))
+    timer = Mock()
+    monkeypatch.setattr(metrics, "threading", SimpleNamespace(Timer=timer))
+    counters = counted(active=False)
+    counters.publish()
+    (_, write, given), _ = timer.call_args
+    write(*given)
+    (file,) = (tmp_path / "made").iterdir()
+    assert set(read_json(file).values()) == {0}
+
+
 def test_sums_are_written_at_most_every_few_seconds_and_also_if_no_step_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,11 @@ def read_pruned(
 ) -> tuple[PrunedDrafter, dict[str, Any]]:
     """Read what `load_pruned` reads, whatever else is in the directory."""
     path = Path(directory)
+    if not path.is_dir():
+        raise SavedDrafterError(
+            f"load_drafter: {path} is no directory; needs one that `python -m rdk_cuda calibrate` "
+            "has written"
+        )
     for name in (MODEL, PRUNED, SETTINGS):
         if not (path / name).exists():
             raise SavedDrafterError(

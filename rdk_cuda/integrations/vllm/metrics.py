@@ -78,7 +78,7 @@ class Counters:
             len(self._sums), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda"
         )
         self._steps: Counter[str] = Counter()
-        self._changed, self._next = False, 0.0
+        self._changed, self._next = True, 0.0  # zeros are shown from the first step on
         self._writer: threading.Timer | None = None
 
     def count(
