@@ -64,10 +64,8 @@ class Followed:
         if type(given) in (RecentTokens, SuccessorTable) or (combined and given.is_one_call):
             self._held = _Held(given, batch_size)
         elif combined:
-            given, self._parts = (
-                copy.copy(given),
-                [Followed(part, batch_size) for part in given.sources],
-            )
+            self._parts = [Followed(part, batch_size) for part in given.sources]
+            given = copy.copy(given)
             given.sources = tuple(self._parts)
         self._source = given
         follow: Any = getattr(given, "follow", lambda batch_size: None)

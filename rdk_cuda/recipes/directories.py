@@ -32,9 +32,9 @@ def save(
         "held_out": held_out.sources,
     }
     names = [request.name(one.setting) for one in found] if len(found) > 1 else [""]
-    alone = nullcontext(request.output)  # which its stage writes whole
-    several = written_whole(request.output, request.overwrite)
-    with naming_out(), alone if len(found) == 1 else several as folder:
+    # A stage writes the directory of one drafter whole by itself.
+    alone, given = len(found) == 1, (request.output, request.overwrite)
+    with naming_out(), nullcontext(request.output) if alone else written_whole(*given) as folder:
         for place, (one, name) in enumerate(zip(found, names, strict=True)):
             settings = {**common, **one.setting._asdict()}
             for stage in stages:

@@ -247,7 +247,7 @@ class Train(Stage[Training]):
         came = [parameter.detach().clone() for parameter in body]
         sources = [document.source for document in documents]
         files = [*map(weights_of, (given.target, given.drafter, given.drafter / MODEL))]
-        # What the drafter writes depends on its body.
+        # A drafter with another body writes other texts.
         drawn = {} if body and given.data == "drafter" else self.drawn
 
         def draw(turn: int) -> Sequence[Window]:

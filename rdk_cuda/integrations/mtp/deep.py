@@ -69,7 +69,7 @@ class DeepMtpDrafter:
         """Forget everything and expect `batch_size` empty sequences."""
         self._tokens: list[list[int]] = [[] for _ in range(batch_size)]
         none = torch.zeros(0, self.full_head[0].shape[1], dtype=self.dtype, device=self.device)
-        # What each layer reads, of each sequence; behind the last one, what nobody does.
+        # The states that each layer reads, of each sequence; nobody reads the last ones.
         self._states = [[none] * batch_size for _ in range(len(self.networks) + 1)]
         for cache in self._caches:
             cache.reset(batch_size)

@@ -51,7 +51,7 @@ class MtpNetwork(Eagle3Network):
         weight, bias = weight_of(own), getattr(own, "bias", None)
         if head is not None:
             weight, bias = head.to(weight), None
-        # What is the target's is no parameter of this module.
+        # The target's own tensors are no parameters of this module.
         self._shared = embedding, SimpleNamespace(weight=weight, bias=bias)
         rows, width = weight.shape
         self.config = Eagle3Config(

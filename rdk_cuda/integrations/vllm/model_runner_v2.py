@@ -66,7 +66,8 @@ def sample_draft(
         },
         floats={"temperature": (temperature, tuple(temperature.shape[:1]))},
     )
-    slots = _existing(idx_mapping, temperature.shape[0])
+    # Padding and bad data read some slot's, and it is not used.
+    slots = idx_mapping.clamp(0, max(temperature.shape[0] - 1, 0))
     return arena.draft(
         logits,
         draft_step,
@@ -186,8 +187,3 @@ def rejection_sample(
     if counters is not None:
         counters.count(arena, drafts, layout, num_accepted, method)
     return tokens, (tokens != PLACEHOLDER_TOKEN_ID).sum(1, dtype=torch.int32)
-
-
-def _existing(indices: Tensor, size: int) -> Tensor:
-    """Indices that exist: padding and bad data read some entry, and it is not used."""
-    return indices.clamp(0, max(size - 1, 0))

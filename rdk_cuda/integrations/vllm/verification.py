@@ -1,4 +1,4 @@
-"""What model runner V1 decides, by `rdk::verify` in place of vLLM's samplers.
+"""The decisions of model runner V1, by `rdk::verify` in place of vLLM's samplers.
 
 Every token that a request gets is decided here, also where nothing was drafted: all random numbers
 are functions of its seed and the token's position (DESIGN section 5), so its text does not depend
