@@ -112,23 +112,30 @@ def test_a_draft_row_without_distribution(case: str, temperature: float) -> None
 
 
 @pytest.mark.parametrize("dtype", generators.DTYPES, ids=str)
-@pytest.mark.parametrize("bad", [NAN, -NAN, INF])
+@pytest.mark.parametrize(
+    ("bad", "temperature"), [(NAN, 1.0), (-NAN, 1.0), (INF, 1.0), (-6e4, 1e-35)]
+)
 @pytest.mark.parametrize("others", [0.0, -INF])
 def test_one_bad_logit_takes_a_row_its_distribution(
-    dtype: torch.dtype, bad: float, others: float
+    dtype: torch.dtype, bad: float, temperature: float, others: float
 ) -> None:
-    """Wherever it is among its neighbours in memory, which kernels compare in pairs."""
+    """Wherever it is among its neighbours in memory, which kernels compare in pairs.
+
+    Rows of whole chunks without dynamic columns, which kernels call plain. The last overflows.
+    """
     identity = Affinity.intersection(Vocabulary(range(1024), target_size=1024))
     rows = torch.arange(16)
     logits = torch.full((17, 1024), others, dtype=dtype)
     logits[rows, rows] = bad
     logits[:, 99] = 1.0
-    ones, integers = torch.ones(17), torch.arange(17)
-    tokens, stats = torch.ops.rdk.draft(logits, ones, integers, integers, *identity.by_draft)
+    scale, integers = torch.full((17,), temperature), torch.arange(17)
+    tokens, stats = torch.ops.rdk.draft(logits, scale, integers, integers, *identity.by_draft)
+    probs = torch.ops.rdk.redistribute(logits, scale, *identity.by_target, identity.row_top)
     assert (tokens[:16] == -1).all()
     assert stats[:16].isnan().all()
+    assert probs[:16].isnan().all()
     assert tokens[16] >= 0
-    assert stats[16, 0] == 1.0
+    assert stats[16, 0] == 1 / scale[16]
 
 
 @pytest.mark.fast_in_the_emulator(token=(-1,))
