@@ -143,9 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = command.add_argument
     add("--model", choices=[gemma.NAME], help="in place of the demo's models")
     add("--drafter", type=Path, metavar="DIR", help="in place of the one that is shipped")
-    add("--train", default="head", help="as of distill (%(default)s)")
+    add("--train", default="head", help="as in distill (%(default)s)")
     add("--loss", nargs="+", default=("tv", "log-alpha", "forward-kl"), choices=LOSSES)
-    add("--data", nargs="+", default=("target", "text"), help="as of distill")
+    add("--data", nargs="+", default=("target", "text"), help="as in distill")
     add("--temperature", nargs="+", type=positive, default=(1.0, 0.7))
     add("--positions", type=natural, default=24576, help="that are calibrated on (%(default)s)")
     for name, default in (("steps", 60), ("batch", 8), ("tokens", 128), ("threads", 1)):

@@ -4,7 +4,7 @@
 `rdk_cuda.decoding.SpeculativeDecoder` with a watch on their parts. Passes, sampling and caches are
 the real ones. Random models agree on nothing, and how much of the target a verification reads
 depends on how far it comes, so other logits are verified in place of the target's, made so that
-about 1.2 of 4 drafts are accepted, as of the demo's. Each row is a head with a way to sample, at a
+about 1.2 of 4 drafts are accepted, as in the demo. Each row is a head with a way to sample, at a
 batch:
 
     size, models, target_size     which models, and V_t

@@ -141,7 +141,7 @@ class Drafts(NamedTuple):
 
     Attributes:
         accepted: `[n, MOST]`, with which probability each is accepted, if those before it are.
-        probs, entropies, features: as of `Drafted`.
+        probs, entropies, features: as in `Drafted`.
         documents: `[n]`.
     """
 

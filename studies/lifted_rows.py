@@ -276,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--tokens", type=natural, default=64, metavar="N", help="of distill (%(default)s)")
     add("--loss", default="tv", help="of distill (%(default)s)")
     add("--data", choices=("target", "text"), default="target", help="of distill (%(default)s)")
-    add("--screen-bytes", type=share, default=0.1, help="as of calibrate (%(default)s)")
+    add("--screen-bytes", type=share, default=0.1, help="as in calibrate (%(default)s)")
     add("--output", type=Path, metavar="FILE", help="JSON file; next to it the rows as a table")
     return run_command(command, run, arguments)
 

@@ -75,7 +75,7 @@ class RSDTree(Proposer):
     """A tree whose siblings are drawn without replacement, for `RecursiveRejection` alone.
 
     Args:
-        drafter, affinity, dynamic_tokens, full_head: as of `DrafterTree`.
+        drafter, affinity, dynamic_tokens, full_head: as in `DrafterTree`.
         branching: how many children each node gets, one number for each level (RSD-C). None:
             stochastic beam search (RSD-S).
         width: the nodes of a level, of a beam search.

@@ -53,7 +53,7 @@ class Shuffled(Steering):
     """Every draft is steered by the state of another one, of any text of the batch."""
 
     def vector(self, states: Tensor) -> Tensor:
-        """As of `Steering`."""
+        """As in `Steering`."""
         rows = states.flatten(0, -2)
         return super().vector(rows[torch.randperm(len(rows))].view_as(states))
 

@@ -46,7 +46,7 @@ class Sorted(PreTrainedTokenizerFast):  # type: ignore[misc]
     """A tokenizer whose mapping is in the order of its ids."""
 
     def get_vocab(self) -> dict[str, int]:
-        """As of the library, sorted."""
+        """Sort what the library has."""
         return dict(sorted(super().get_vocab().items(), key=lambda item: item[1]))
 
 

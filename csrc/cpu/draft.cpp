@@ -1,6 +1,6 @@
 // draft: the drafter token i ~ q' by a two-level draw, then the target token x ~ A[i] by a search
-// in the row's running sums. q is never built (docs/design.md, "Drafting needs no redistribution").
-// Memory floor: the V_d + C logits of each row, once.
+// in the row's running sums. q is never built (docs/design.md section 3). Memory floor: the V_d + C
+// logits of each row, once.
 
 #include <algorithm>
 #include <cstring>

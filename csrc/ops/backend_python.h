@@ -1,5 +1,5 @@
-// What starts kernels, as Python has set it: the starter of rdk_cuda._cuda, or a Python object such
-// as that of rdk_cuda.integrations.cupy, which compiles them at run time. Each call of the latter
+// The starter of kernels that Python has set: that of rdk_cuda._cuda, or a Python object such as
+// that of rdk_cuda.integrations.cupy, which compiles them at run time. Each call of the latter
 // takes the GIL.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What operators refuse, with errors that say what they got, what they need and what to do. Shapes,
+// The checks of operators. Errors say what they got, what they need and what to do. Shapes,
 // dtypes and strides decide all of it, so nothing here waits for a device.
 #pragma once
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kLeading = "the leading shape of draft_logits";
 
-// What every draft has; its keys and outputs are still to be set.
+// The parameters that every draft has; its keys and outputs are still to be set.
 DraftParams draft_params(const Checks& checks, Given draft_logits, Given temperature,
                          Given positions, Maybe bias, Given row_offsets, Given row_targets,
                          Given row_cdf, Given row_top, Given spread, Given spread_cdf,

@@ -6,7 +6,7 @@ namespace rdk::ops {
 
 namespace {
 
-// What follows of the sequences alone: limits, what is asked for, and the results.
+// The arguments that follow of the sequences alone: limits, what is asked for, and the results.
 std::tuple<Tensor, Tensor, Tensor> decide(const Checks& checks, Given target_logits,
                                           Given target_temperature, Given step_keys,
                                           Given positions, Maybe top_k, Maybe top_p, Maybe min_p,

@@ -190,31 +190,26 @@ def predictions_table(link: Link) -> str:
     }
     lines = []
     for row in found["rows"]:
-        if row["batch"] not in (1, 64):
-            continue
         own = measured.get(tuple(row[name] for name in key))
-        times = [row["measured_kernels_us"], row["kernels_us"]]
+        if own is None or row["batch"] not in (1, 64):
+            continue
         lines.append(
             [
                 row["operator"],
                 f"{row['batch']}",
                 row["acceptance"] or "",
-                "" if own is None else figure(own["median_us"]),
-                *("" if time is None else figure(time) for time in times),
-                "" if own is None else figure(own["floor_us"]),
+                *map(figure, (own["median_us"], row["measured_kernels_us"], row["kernels_us"])),
             ]
         )
-    titles = ["", "batch", "acceptance", "measured", "predicted of it", "predicted now", "floor"]
+    titles = ["", "batch", "acceptance", "measured", "predicted of it", "predicted now"]
     return "\n\n".join(
         [
             paragraph(
                 f"Microseconds with the launch on an {found['device_name']}, caches cold,",
-                f"{size(found)}, five drafts, trees of eight nodes, names of 256 ids and 64",
-                f"successors in 128 columns, at commit {found['commit'][:7]} and later",
+                f"{size(found)}, five drafts, at commit {found['commit'][:7]} and later",
                 f'({link("data", f"{RESULTS}/{PREDICTED}.json")}). **Nothing under "predicted',
-                'now" has been measured.** A simulator outside of this repository executes',
-                "nvcc's machine code by the cycle; its predictions of the measured kernels show",
-                "how far it is right:",
+                "now\" has been measured:** a simulator outside of this repository executes nvcc's",
+                "machine code by the cycle. Compare its predictions of the measured kernels:",
             ),
             table(titles, lines, "lrlr"),
         ]
@@ -223,7 +218,7 @@ def predictions_table(link: Link) -> str:
 
 def host_table(link: Link) -> str:
     """docs/benchmarks.md"""
-    rows = content(f"{HOST}.json")["rows"]
+    rows = [row for row in content(f"{HOST}.json")["rows"] if row["call"].startswith("a step")]
     return "\n\n".join(
         [
             paragraph(
@@ -315,7 +310,7 @@ def passes_table(link: Link) -> str:
             paragraph(
                 f"Gemma 3 270M in {of['dtype']} on {threads(of)} of an {of['device_name']} with",
                 f"{of['capability']}, with virtual and dynamic tokens and {of['kept']:,} tokens",
-                f"kept: times of a step, and the speed of {of['tokens']} tokens a sequence, × the",
+                f"kept: a step's times, and the speed of {of['tokens']} tokens a sequence, × the",
                 "target alone (medians of paired rounds). *All run* ends with the first sequence",
                 f"({full(link, DECODING)}, made by `python -m studies.gemma_decoding`):",
             ),

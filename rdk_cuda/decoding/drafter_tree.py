@@ -29,11 +29,12 @@ _ABOVE_0 = float(np.nextafter(np.float32(0), np.float32(1)))
 class DrafterTree(DrafterChain):
     """A tree of a drafter's likeliest tokens, and of tokens that are drawn from it.
 
-    DESIGN section 2, "Trees", and section 7. Level by level the drafter reads the most valuable
-    nodes. The children of a node are fixed tokens, those with at least a certain q, and one that is
-    drawn from q without them. Of all nodes the most valuable are proposed. A node's value is the
-    estimated probability that it is accepted. It says nothing about a drawn token that was not
-    known before, so none is dropped for what it is. At temperature 0 nothing is drawn.
+    DESIGN section 2, "Trees". Level by level the drafter reads the most valuable nodes. The
+    children of a node are fixed tokens, those with at least a certain q, and one that is drawn from
+    q without them. Of all nodes the most valuable are proposed. A node's value is the estimated
+    probability that it is accepted. It says nothing of the token that is drawn, and only nodes
+    worth no more than itself make room for what follows it, so none is dropped for what it is. At
+    temperature 0 nothing is drawn.
 
     Args:
         drafter: reads trees.

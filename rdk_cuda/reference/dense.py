@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 
 
 def exact_rdk(omega: Tensor, tau: float) -> Tensor:
-    """The exact RDK matrix ``softmax_rows(omega / tau)``, ``[V, V]`` (arXiv:2506.03206)."""
+    """Compute the exact RDK matrix ``softmax_rows(omega / tau)``, ``[V, V]`` (arXiv:2506.03206)."""
     # Dividing the differences, not the entries, keeps their bits at a small tau.
     return torch.softmax((omega - omega.amax(-1, keepdim=True)) / tau, dim=-1)
 
@@ -25,7 +25,7 @@ def first_order_rdk(mean_probs: Tensor, tau: float) -> Tensor:
 
 
 def drafter_rows(matrix: Tensor, draft_ids: Tensor) -> Tensor:
-    """The rows of ``matrix [V_t, V_t]`` at the drafter's tokens, ``[V_d, V_t]``.
+    """Take the rows of ``matrix [V_t, V_t]`` at the drafter's tokens, ``[V_d, V_t]``.
 
     ``draft_ids`` are their target ids, -1 for a token that the target lacks: a uniform row.
     """
@@ -80,7 +80,7 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
 
 
 def output_distribution(p: Tensor, q: Tensor, drafted: Tensor | None = None) -> Tensor:
-    """The exact distribution of the token that one speculative position puts out, ``[..., V_t]``.
+    """Compute the distribution of the token that one speculative position puts out, ``[..., V_t]``.
 
     ``drafted`` is the distribution that draft tokens are really drawn from. Where it is ``q``, the
     one they are verified with (the default), the result is ``p``: the verification is lossless.

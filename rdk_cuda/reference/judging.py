@@ -1,4 +1,4 @@
-"""How drafts that follow each other are judged, by token or by block: DESIGN sections 2 and 4."""
+"""Judge drafts that follow each other, by token or by block: DESIGN sections 2 and 4."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class SequenceStep:
 
 
 def decide(step: SequenceStep, method: int, greedy: bool) -> list[int]:
-    """The accepted drafts and one drawn token, -1 where there is none."""
+    """Return the accepted drafts and one drawn token, -1 where there is none."""
     return by_block(step) if method == 1 and not greedy else by_token(step, greedy)
 
 
 def by_token(step: SequenceStep, greedy: bool) -> list[int]:
-    """The same, one after the other."""
+    """Judge one draft after the other."""
     tokens: list[int] = []
     while (p := step.target(j := len(tokens))) is not None:
         x = step.token(j)
@@ -82,7 +82,7 @@ def _accepts(step: SequenceStep, j: int, p: Tensor, q: Tensor, x: int, greedy: b
 
 
 def _draw_residual(step: SequenceStep, j: int, p: Tensor, q: Tensor) -> int:
-    """A token from ``max(p - q, 0)``, which is built only when every try has failed."""
+    """Draw a token from ``max(p - q, 0)``, which is built only when every try has failed."""
     for attempt in range(TRIES):
         words = step.words(j, RESIDUAL, attempt)
         y = draw(p, words, partial(step.record, "residual"))
@@ -95,7 +95,7 @@ def _draw_residual(step: SequenceStep, j: int, p: Tensor, q: Tensor) -> int:
 
 
 def by_block(step: SequenceStep) -> list[int]:
-    """The same: the longest prefix that wins its race, and the token that won it."""
+    """Find the longest prefix that wins its race, and the token that won it."""
     factors = [torch.ones((), dtype=torch.float32, device="cpu")]
     q_behind: list[Tensor] = []
     while float(factors[-1]) > 0:
@@ -117,7 +117,7 @@ def by_block(step: SequenceStep) -> list[int]:
 
 
 def _race(step: SequenceStep, i: int, c: Tensor, q: Tensor | None) -> int | None:
-    """The token that wins at prefix i, -1 where p is no distribution; None: i is given up.
+    """Find the token that wins at prefix i, -1 where p is no distribution; None: i is given up.
 
     Args:
         c: the prefix's factor ``c_i``.

@@ -43,7 +43,7 @@ def redistribute(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """q over the target's vocabulary, ``[..., V_t]`` in ``dtype``, differentiable in numbers."""
+    """Compute q, ``[..., V_t]`` in ``dtype``, differentiable in numbers."""
     lead, v_d, v_t = draft_logits.shape[:-1], draft_logits.shape[-1], prior.shape[1]
     logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, v_t)
     columns = (col_offsets, col_drafts, col_weights, spread, prior)
@@ -83,7 +83,7 @@ def draft(
     dtype: torch.dtype = torch.float32,
     trace: Trace | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Drafted tokens ``[...]`` and stats ``[..., 2 + R]``, ``3 + R`` if truncated, in ``dtype``."""
+    """Draw tokens ``[...]`` and stats ``[..., 2 + R]``, ``3 + R`` if truncated, in ``dtype``."""
     lead, v_d = draft_logits.shape[:-1], draft_logits.shape[-1]
     logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, prior_cdf.shape[1])
     trace = Trace() if trace is None else trace
@@ -153,7 +153,7 @@ def verify(
     dtype: torch.dtype = torch.float32,
     trace: Trace | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens ``[B, max_draft + 1]``, accepted drafts ``[B]``, log-probabilities in ``dtype``."""
+    """Decide tokens ``[B, max_draft + 1]``, accepted drafts ``[B]``, log-probabilities."""
     batch = step_keys.numel()
     columns = (col_offsets, col_drafts, col_weights, spread, prior)
     dynamic = (dynamic_tokens, dynamic_logits)
@@ -204,7 +204,7 @@ def gather_logits(
     *,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Logits of a few rows of the head, ``[..., C]``; see docs/design.md section 4.
+    """Compute logits of a few rows of the head, ``[..., C]``; see docs/design.md section 4.
 
     ``dtype`` is that of the arithmetic and of the result; by default the arithmetic is float32 and
     the result has the dtype of ``hidden``.
@@ -233,7 +233,7 @@ def name_tokens(
     slots: Tensor | None = None,
     place_id: Tensor | None = None,
 ) -> Tensor:
-    """The dynamic tokens of each row, ``[B, width]`` int32; see docs/design.md section 4."""
+    """Name the dynamic tokens of each row, ``[B, width]`` int32; see docs/design.md section 4."""
     if slots is None:
         rows = len(contexts if decided is None else decided)
         slots = torch.arange(rows, device="cpu")
@@ -267,7 +267,7 @@ def name_tokens(
 
 
 def step_keys(seeds: Tensor, positions: Tensor, stage: int = 0) -> Tensor:
-    """The key of one decoding step, for each sequence; int64 tensors of one shape."""
+    """Derive the key of one decoding step, for each sequence; int64 tensors of one shape."""
     low, high, _, _ = philox(seeds, positions, STEP, stage)
     return low + (high << 32)
 
@@ -281,7 +281,7 @@ def _with_dynamic(
     dynamic_logits: Tensor | None,
     target_size: int,
 ) -> tuple[Tensor, Tensor]:
-    """Logits with the dynamic columns after the static ones, ``[n, V_d + C]``, and their tokens.
+    """Put dynamic columns after the static ones, ``[n, V_d + C]``, and return their tokens, too.
 
     An unused dynamic column gets logit -inf, whatever it was given, and any token.
     """
@@ -365,7 +365,7 @@ class DrafterRows:
         self.logits, self.used = _with_dynamic(draft_logits, *dynamic, columns[-1].shape[1])
 
     def q(self, m: int, t: float, x: int, dtype: torch.dtype) -> Tensor | None:
-        """The distribution that x was drawn from, of row m at temperature t; None: by rule none."""
+        """Compute what x was drawn from, of row m at temperature t; None: rejected by rule."""
         spread, prior = self.columns[3:]
         size = prior.shape[1]
         if not 0 <= x < size or not -1 <= m < self.logits.shape[0]:
@@ -386,7 +386,7 @@ class DrafterRows:
 
 
 def _raw_log_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
-    """Of one row at temperature 1; NaN where it has no distribution."""
+    """Take one row at temperature 1; NaN where it has no distribution."""
     no_bias = torch.zeros(logits.shape[0], dtype=torch.float32, device="cpu")
     z = _scaled(logits, 1.0, no_bias, dtype)
     return torch.full_like(no_bias, math.nan).to(dtype) if z is None else torch.log_softmax(z, 0)
@@ -418,7 +418,7 @@ def _one_hot(x: int, size: int, dtype: torch.dtype) -> Tensor:
 
 
 def owned(offsets: list[int], drafts: int) -> tuple[int, int]:
-    """First draft and number of drafts of one sequence; none where its offsets make no sense."""
+    """Find a sequence's first draft, and how many it has; none where its offsets make no sense."""
     begin, end = offsets
     if 0 <= begin <= end <= drafts:
         return begin, end - begin

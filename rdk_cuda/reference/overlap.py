@@ -28,7 +28,7 @@ def overlap(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """alpha, the bits of M and ``(max, sum, Q(M), P_r(M)...)``; alpha is differentiable."""
+    """Compute alpha, differentiable, the bits of M and ``(max, sum, Q(M), P_r(M)...)``."""
     lead, rank, v_t = target_logits.shape[:-1], spread.shape[1], prior.shape[1]
     targets = target_logits.reshape(math.prod(lead), v_t)
     logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, v_t)
@@ -74,7 +74,7 @@ def overlap_backward(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
-    """alpha by the drafter's logits and by the dynamic ones, in ``dtype`` (DESIGN section 2)."""
+    """Differentiate alpha by the drafter's logits and by the dynamic ones (DESIGN section 2)."""
     lead, v_d, v_t = draft_logits.shape[:-1], draft_logits.shape[-1], prior_cdf.shape[1]
     logits, used = _with_dynamic(draft_logits, dynamic_tokens, dynamic_logits, v_t)
     of_entry = torch.repeat_interleave(torch.arange(v_d, device="cpu"), row_offsets.diff())

@@ -24,7 +24,7 @@ Words = tuple[int, int, int, int]
 def philox(
     seed: _Integer, position: _Integer, purpose: int, attempt: int, branch: int = 0
 ) -> tuple[_Integer, _Integer, _Integer, _Integer]:
-    """Four random 32-bit words of Philox4x32-10 (Salmon et al. 2011), keyed as section 5 says.
+    """Make four random 32-bit words by Philox4x32-10 (Salmon et al. 2011), keyed as in section 5.
 
     Args:
         seed, position: 64-bit, two ints or two int64 tensors that broadcast.
@@ -50,21 +50,21 @@ def philox(
 
 
 def uniform(word: int) -> float:
-    """A multiple of 2^-24 in [0, 1): exact in float32 and never 1."""
+    """Make a multiple of 2^-24 in [0, 1): exact in float32 and never 1."""
     return (word >> 8) * 2.0**-24
 
 
 def below(
     decision: str, u: float, left: Tensor, right: Tensor, record: Callable[[str, float], None]
 ) -> bool:
-    """Whether ``u * left < right``; the outcome turns where u is ``right / left``."""
+    """Tell whether ``u * left < right``; the outcome turns where u is ``right / left``."""
     record(decision, abs(u - float(right / left)) if left > 0 else math.inf)
     return bool(u * left < right)
 
 
 @dataclass
 class Trace:
-    """How near each random decision came to another outcome.
+    """Records how near each random decision came to another outcome.
 
     A margin is a distance in units of the uniform number: 1e-6 means that a uniform 1e-6 away would
     have decided otherwise. Integer comparisons are exact and leave no margin.
@@ -77,7 +77,7 @@ class Trace:
         self.decisions.append((row, decision, margin))
 
     def margins(self, rows: int) -> Tensor:
-        """The smallest margin of each row, float64 ``[rows]``; inf where nothing was random."""
+        """Find each row's smallest margin, float64 ``[rows]``; inf where nothing was random."""
         smallest = torch.full((rows,), math.inf, dtype=torch.float64, device="cpu")
         for row, _, margin in self.decisions:
             smallest[row] = min(float(smallest[row]), margin)
@@ -97,7 +97,7 @@ def draw(
     static: int | None = None,
     scale: Tensor | None = None,
 ) -> int:
-    """The two-level draw of section 5; its margin is relative to the mass of ``scale``."""
+    """Draw in two levels, as in section 5; the margin is relative to the mass of ``scale``."""
     static = weights.shape[0] if static is None else static
     chunks = _chunks(weights, static)
     masses = chunks.sum(1) if scale is None else _chunks(scale, static).sum(1)
@@ -109,7 +109,7 @@ def draw(
 
 
 def _first_exceeding(weights: Tensor, u: float, mass: Tensor) -> tuple[int, float]:
-    """The first index whose running sum exceeds ``u * total``, which has a weight above zero."""
+    """Find the first index whose running sum exceeds ``u * total``; its weight is above zero."""
     sums = weights.cumsum(0)
     threshold = u * sums[-1]
     index = int(torch.searchsorted(sums, threshold, right=True))

@@ -27,7 +27,7 @@ def sum_shard(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """(max, sum) of each chunk here, and z at the draft: ``[B, max_draft + 1, chunks + 1, 2]``."""
+    """Sum each chunk here, and find z at the draft: ``[B, max_draft + 1, chunks + 1, 2]``."""
     width, begin = target_logits.shape[1], first_chunk * CHUNK
     batch, chunks = target_temperature.numel(), -(-width // CHUNK)
     sums = torch.zeros(batch, max_draft + 1, chunks + 1, 2, dtype=dtype, device="cpu")
@@ -151,7 +151,7 @@ class _Partial:
         return cls(p / masses.sum(), torch.exp(sums[-1, 0] - m) / masses.sum(), here, None)
 
     def find(self, step: SequenceStep, j: int, q: Tensor | None) -> int:
-        """The first try that is kept, and its token, or the bonus, where it is here."""
+        """Find the first try that is kept, and its token, or the bonus, where it is here."""
         if q is None:
             bonus = draw(self.p, step.words(j, BONUS), partial(step.record, "bonus"))
             return bonus if bonus // CHUNK in self.here else NOT_HERE
@@ -165,7 +165,7 @@ class _Partial:
         return NOT_HERE
 
     def residual(self, step: SequenceStep, j: int, q: Tensor, chunks: int) -> Tensor:
-        """The mass of ``max(p - q, 0)`` in each chunk here, and the column drawn in it."""
+        """Sum ``max(p - q, 0)`` in each chunk here, and draw a column in it."""
         words = step.words(j, DIRECT)
         of_p = draw(self.p, words, partial(step.record, "direct"))
         made = torch.zeros(chunks, 2, dtype=self.p.dtype, device="cpu")
@@ -181,7 +181,7 @@ class _Partial:
         return made
 
     def draw_from(self, pairs: Tensor, step: SequenceStep, j: int) -> int:
-        """From the residuals of all chunks, or from p if there are none."""
+        """Draw from the residuals of all chunks, or from p if there are none."""
         words, mass = step.words(j, DIRECT), pairs[:, 0]
         if mass.any():
             weights = pad(mass[:, None], (0, CHUNK - 1)).flatten()
@@ -195,7 +195,7 @@ class _Partial:
 def _stop(
     step: SequenceStep, p_at: partial[_Partial | None]
 ) -> tuple[int, _Partial | None, Tensor | None]:
-    """Where the accepted drafts end, p there, and q: None behind the last draft, 0 by rule."""
+    """Find where the accepted drafts end, p there, and q: None behind the last draft, 0 by rule."""
     for j in range(len(step.drafts) + 1):
         p, x = p_at(j), step.token(j)
         if p is None or x == -1:
@@ -214,14 +214,14 @@ def _stop(
 
 
 def _drafts(ids: Tensor, offsets: Tensor, b: int, max_draft: int) -> tuple[int, list[int]]:
-    """The first draft of a sequence, and those that it may come to: none behind a -1."""
+    """Find the first draft of a sequence, and those that it may come to: none behind a -1."""
     first, count = owned(offsets[b : b + 2].tolist(), ids.numel())
     drafts = ids[first : first + min(count, max_draft)].tolist()
     return first, drafts[: drafts.index(-1)] if -1 in drafts else drafts
 
 
 def _of_chunk(logits: Tensor, t: float, dtype: torch.dtype) -> Tensor:
-    """(max, sum), or at temperature 0 (max, its first column); of (-inf, 0) nothing is read."""
+    """Give (max, sum), or at temperature 0 (max, its column); of (-inf, 0) nothing is read."""
     nothing = torch.tensor([-math.inf, 0], dtype=dtype, device="cpu")
     if not 0 <= t < math.inf or bool((logits == -math.inf).all()):
         return nothing
@@ -237,6 +237,6 @@ def _token(x: int, prior: Tensor) -> int:
 
 
 def _chunk_masses(p: Tensor) -> Tensor:
-    """The mass of each chunk, in its first column."""
+    """Put the mass of each chunk into its first column."""
     whole = pad(p, (0, -p.shape[0] % CHUNK)).view(-1, CHUNK).sum(1)
     return pad(whole[:, None], (0, CHUNK - 1)).flatten()

@@ -34,7 +34,7 @@ def draft_step(
     trace: Trace | None = None,
     **columns: Any,
 ) -> Tensor:
-    """Drafted tokens ``[B, 1]``; changes the ``step_*``, as the operator does.
+    """Draw tokens ``[B, 1]``, and change the ``step_*``, as the operator does.
 
     Args:
         affinity_and_columns, columns: as in `draft`, from its `bias` to its `min_p`.
@@ -74,7 +74,7 @@ def verify_step(
     allowed: Tensor | None = None,
     **of_sequences_and_affinity: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `verify`, of the first J places of each sequence.
+    """Verify the first J places of each sequence, as `verify` does.
 
     Args:
         of_sequences_and_affinity: the other arguments of `verify`.

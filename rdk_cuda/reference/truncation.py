@@ -1,6 +1,6 @@
-"""Which columns of a row are kept under a mask, top-k, top-p and min-p: DESIGN section 4.
+"""Find the columns that a mask, top-k, top-p and min-p keep: DESIGN section 4.
 
-What decides is in float32 and integers, whatever dtype the reference computes in, because every
+Decisions are in float32 and integers, whatever dtype the reference computes in, because every
 implementation has to keep the same columns.
 """
 
@@ -35,7 +35,7 @@ class Limits:
     def of(
         cls, top_k: Tensor | None, top_p: Tensor | None, min_p: Tensor | None, row: int
     ) -> Limits:
-        """Those of one row, of tensors that may be absent."""
+        """Take those of one row, of tensors that may be absent."""
         return cls(
             0 if top_k is None else int(top_k.reshape(-1)[row]),
             1.0 if top_p is None else float(top_p.reshape(-1)[row]),
@@ -49,7 +49,7 @@ class Limits:
 
 
 def without_forbidden(logits: Tensor, words: Tensor | None) -> Tensor:
-    """One row of logits, -inf where ``words``, int32, have no bit; None: as it is."""
+    """Set one row of logits to -inf where ``words``, int32, have no bit; None: as it is."""
     if words is None:
         return logits
     tokens = torch.arange(logits.shape[0], device="cpu")
@@ -58,7 +58,7 @@ def without_forbidden(logits: Tensor, words: Tensor | None) -> Tensor:
 
 
 def threshold(z: Tensor, limits: Limits) -> float:
-    """The least ``z`` that is kept: the largest of the three rules'."""
+    """Find the least ``z`` that is kept: the largest of the three rules'."""
     largest = z.max()
     least = -math.inf
     if limits.min_p > 0:
@@ -75,12 +75,12 @@ def threshold(z: Tensor, limits: Limits) -> float:
 
 
 def masses(x: Tensor) -> Tensor:
-    """``floor(2^40 exp(x))`` as int64, of float32 ``x <= 0``."""
+    """Compute ``floor(2^40 exp(x))`` as int64, of float32 ``x <= 0``."""
     return (exponential(x).double() * 2.0**40).long()
 
 
 def exponential(x: Tensor) -> Tensor:
-    """float32 ``exp`` as section 5 has it, to the bit: each operation is rounded by itself."""
+    """Compute float32 ``exp`` as in section 5, to the bit: each operation is rounded by itself."""
     x = x.clamp(-88.0, 89.0)
     shift = torch.tensor(12582912.0 + 127.0, dtype=torch.float32, device="cpu")
     biased = x * torch.tensor(_LOG2_E, dtype=torch.float32, device="cpu") + shift

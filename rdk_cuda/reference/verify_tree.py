@@ -29,7 +29,7 @@ class Tree:
                 self.children.setdefault(parent, []).append(node)
 
     def drawn(self, node: int, most: int) -> list[int]:
-        """The drawn nodes that follow it: at each of them the first drawn child in the list."""
+        """List the drawn nodes that follow it: at each the first drawn child in the list."""
         chain: list[int] = []
         while len(chain) < most:
             last = chain[-1] if chain else node
@@ -41,7 +41,7 @@ class Tree:
         return chain
 
     def fixed(self, node: int, token: int) -> int:
-        """The first fixed child with this token, -1 if there is none."""
+        """Find the first fixed child with this token, -1 if there is none."""
         fixed = (child for child in self.children.get(node, []) if self.rows[child] == -1)
         return next((child for child in fixed if self.tokens[child] == token), -1)
 
@@ -76,7 +76,7 @@ def verify_tree(
     dtype: torch.dtype = torch.float32,
     trace: Trace | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens ``[B, max_depth + 1]``, accepted nodes ``[B]``, and which, ``[B, max_depth]``."""
+    """Decide tokens ``[B, max_depth + 1]``, accepted nodes ``[B]``, which ``[B, max_depth]``."""
     batch = step_keys.numel()
     trace = Trace() if trace is None else trace
     drafter = None
@@ -130,7 +130,7 @@ def verify_tree(
 def _walk(
     tree: Tree, max_depth: int, step: SequenceStep, judge: Callable[[SequenceStep], list[int]]
 ) -> tuple[list[int], list[int]]:
-    """The tokens that are put out, -1 at the end where there is none, and the accepted nodes.
+    """List the tokens that are put out, -1 at the end where there is none, and the accepted nodes.
 
     Args:
         step: what is known of the sequence; by node, in place of the draft.
@@ -160,5 +160,5 @@ def _walk(
 
 
 def _at(nodes: list[int], of_node: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
-    """The same of the j-th of these nodes."""
+    """Return the same of the j-th of these nodes."""
     return lambda j, *rest: of_node(nodes[j], *rest)

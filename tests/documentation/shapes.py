@@ -7,6 +7,7 @@ its first column, in the operators that follow "of", or in all that have no row 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from rdk_cuda._ops.contract import OPERATORS, Argument, Number
 
@@ -14,10 +15,14 @@ from .markdown import DESIGN
 
 Rule = Argument | Number
 Names = set[tuple[str, str]]  # operator, and argument or result
-PACKED = {"verify", "verify_tree", "verify_shard"}
-GROUPS = {  # the page explains the words
-    "packed": PACKED,
-    "by sequence": {*PACKED, "draft_step", "verify_step", "sum_shard"},
+# The page explains "packed", and how the shapes of these operators are read.
+PACKED = {"verify", "verify_step", "verify_tree", "verify_shard"}
+BY_SEQUENCE = {*PACKED, "draft_step", "sum_shard"}
+IN_A_STEP = {
+    "B, J + 1, ": ">= N + B, ",
+    "B, J + 1": "B, max_draft + 1",
+    "B, J": "N",
+    "B, K, ": "M, ",
 }
 DTYPES = {("bfloat16", "float16", "float32"): "*float*", ("int32", "int64"): "*int*"}
 START, RESULTS, END = "### Tensors", "| result |", "### One distribution, not two"
@@ -47,17 +52,31 @@ def dtype_in_words(rule: Rule) -> str:
 
 
 def where(operators: list[str], users: list[str]) -> str:
-    for group, members in GROUPS.items():
-        if {*operators} == members & {*users}:
-            return group
+    if {*operators} == PACKED & {*users}:
+        return "packed"
     return f"in {listed([f'`{operator}`' for operator in operators])}"
+
+
+def as_read(operator: str, rule: Rule, rules: Iterable[Rule]) -> Rule:
+    """The rule with the shape that the page lets this operator share with others."""
+    if isinstance(rule, Number):
+        return rule
+    shape = rule.shape
+    if operator == "verify_step":
+        own = next(filter(shape.startswith, IN_A_STEP), "")
+        shape = IN_A_STEP.get(own, "") + shape.removeprefix(own)
+    of_any_rows = f"...{shape.removeprefix('B')}"
+    if operator in BY_SEQUENCE and of_any_rows in {getattr(each, "shape", "") for each in rules}:
+        shape = of_any_rows
+    return rule._replace(shape=shape)
 
 
 def cell(rules: dict[str, Rule]) -> tuple[str, str]:
     """The shapes of one name, which may differ from operator to operator, and its dtype."""
     users: dict[str, list[str]] = {}
     for operator, rule in rules.items():
-        users.setdefault(shape_in_words(rule), []).append(operator)
+        shape = shape_in_words(as_read(operator, rule, rules.values()))
+        users.setdefault(shape, []).append(operator)
     (first, _), *others = users.items()
     shapes = [first, *(f"{where(names, [*rules])} {shape}" for shape, names in others)]
     return ", ".join(shapes), dtype_in_words(next(iter(rules.values())))
