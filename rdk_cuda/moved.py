@@ -14,7 +14,6 @@ MOVED = {
     "rdk_cuda.calibration.recording": "rdk_cuda.recipes.recording",
     "rdk_cuda.calibration.screens": "rdk_cuda.recipes.stages.screen",
     "rdk_cuda.calibration.tokenizers": "rdk_cuda.recipes.stages.tokenizers",
-    "rdk_cuda.calibration.trees": "rdk_cuda.recipes.stages.tree",
     "rdk_cuda.calibration.tuning": "rdk_cuda.recipes.choose",
     "rdk_cuda.calibration.virtual": "rdk_cuda.recipes.stages.virtual",
     "rdk_cuda.cli.progress": "rdk_cuda.recipes.progress",

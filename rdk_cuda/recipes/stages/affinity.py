@@ -93,7 +93,6 @@ class Affinity(DrafterStage[Request]):
     """A pruned drafter for each setting."""
 
     name = "affinity"
-    needs = ("lifted rows",)
 
     def check(self, state: State[Request]) -> None:
         models, request, size = state.models, state.request, state.models.vocabulary_size
