@@ -17,9 +17,9 @@ from .successors import SuccessorTable
 _TABLE = {"successors.offsets": "offsets", "successors.tokens": "tokens"}
 
 _SCREEN = {f"screen.{name}": name for name in ("tokens", "left", "scale", "right")}
-_SCREEN_MAY_HAVE = {f"screen.{name}": name for name in ("bias", "fine")}
+_BIAS = "screen.bias"  # which a screen may have
 
-TENSORS = (*_TABLE, *_SCREEN, *_SCREEN_MAY_HAVE)
+TENSORS = (*_TABLE, *_SCREEN, _BIAS)
 """Names of all tensors that a description may come with."""
 
 
@@ -41,13 +41,10 @@ def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], d
         tensors = {name: getattr(source, field) for name, field in _TABLE.items()}
         return {"kind": "successors", "width": source.width}, tensors
     if isinstance(source, ScreenedTokens):
-        every = (_SCREEN | _SCREEN_MAY_HAVE).items()
-        own = {name: getattr(source, field) for name, field in every}
-        tensors = {name: tensor for name, tensor in own.items() if tensor is not None}
-        data = {"kind": "screened", "width": source.width}
-        if source.candidates is not None:
-            data["candidates"] = source.candidates
-        return data, tensors
+        tensors = {name: getattr(source, field) for name, field in _SCREEN.items()}
+        if source.bias is not None:
+            tensors[_BIAS] = source.bias
+        return {"kind": "screened", "width": source.width}, tensors
     if isinstance(source, CombinedTokens):
         parts, tensors = [], {}
         for one in source.sources:
@@ -92,9 +89,7 @@ def source_of(
         if tokens.dtype != torch.int32 or not torch.equal(tokens, vocabulary.pruned.int()):
             raise ValueError("the screen is of other tokens than the drafter's pruned ones")
         own: dict[str, Any] = {field: tensors[name] for name, field in _SCREEN.items()}
-        own |= {field: tensors.get(name) for name, field in _SCREEN_MAY_HAVE.items()}
-        candidates = _count(said, "candidates", size) if "candidates" in said else None
-        return ScreenedTokens(**own, width=width, candidates=candidates).to(device)
+        return ScreenedTokens(**own, bias=tensors.get(_BIAS), width=width).to(device)
     if kind != "successors":
         raise ValueError(f"dynamic_tokens has the kind {kind!r}, which this rdk_cuda does not know")
     table = SuccessorTable(**{field: tensors[name] for name, field in _TABLE.items()}, width=width)

@@ -138,7 +138,6 @@ class HeadCost:
         bytes_each: of one weight, 2 for bfloat16.
         dynamic_columns: gathered rows, on average.
         screen_bytes: of screens, one byte a weight, read once for a batch.
-        screen_bytes_each: of their second looks, two bytes a weight, read for each position.
 
     Example:
         >>> full = HeadCost(rows=128256, hidden_size=4096)
@@ -154,26 +153,24 @@ class HeadCost:
     bytes_each: int = 2
     dynamic_columns: float = 0.0
     screen_bytes: int = 0
-    screen_bytes_each: int = 0
 
     @classmethod
     def of(cls, drafter: PrunedDrafter, dynamic_columns: float, bytes_each: int) -> HeadCost:
         """Return the cost of a drafter's small head, with so many dynamic columns on average."""
         rows, width = drafter.weight.shape
-        screens = drafter.screen_bytes, drafter.screen_bytes_each
-        return cls(rows, width, bytes_each, dynamic_columns, *screens)
+        return cls(rows, width, bytes_each, dynamic_columns, drafter.screen_bytes)
 
     def bytes_read(self, batch: int = 1) -> float:
         """Bytes that a draft reads, of a batch that shares the head's rows."""
         row = self.bytes_each * self.hidden_size
         once = row * self.rows + self.screen_bytes
-        return once / batch + row * self.dynamic_columns + self.screen_bytes_each
+        return once / batch + row * self.dynamic_columns
 
     @property
     def flops(self) -> float:
         """Operations of a draft, products and sums."""
         rows = (self.rows + self.dynamic_columns) * self.hidden_size
-        return 2 * (rows + self.screen_bytes + self.screen_bytes_each / 2)
+        return 2 * (rows + self.screen_bytes)
 
 
 @dataclass(frozen=True)

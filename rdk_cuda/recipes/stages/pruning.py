@@ -327,13 +327,11 @@ def described(drafter: PrunedDrafter) -> str:
 def screened(source: object) -> str:
     """The screens of a source, and its bonus for recent tokens, in words.
 
-    For example `512 screened tokens at rank 16, and at 128 for 8192 candidates, recent tokens + 2`.
+    For example `512 screened tokens at rank 16, recent tokens + 2`.
     """
     words = []
     for screen in screens_of(source):
         words.append(f"{screen.width} screened tokens at rank {screen.rank}")
-        if screen.candidates is not None:
-            words.append(f"and at {screen.second_rank} for {screen.candidates} candidates")
     words += [f"recent tokens + {one.bonus:g}" for one in recent_tokens_of(source) if one.bonus]
     return ", ".join(words)
 
