@@ -36,7 +36,6 @@ from profiling.machine import describe, now
 from profiling.tables import table
 from rdk_cuda.__main__ import main as rdk_cuda
 from rdk_cuda.calibration import (
-    BONUSES,
     PRUNED,
     RECOMMENDED,
     VIRTUAL,
@@ -94,7 +93,7 @@ def calibrate(models: Pair, options: argparse.Namespace, stages: Stages) -> None
     if models.kept is None:
         raise ValueError("the published drafter has all tokens; name one that was pruned")
     documents = [encode(models.tokenizer, read_text(file)) for file in training_files()[::10]]
-    size = Options(screen=options.screen_bytes, samples=options.compared, bonuses=BONUSES)
+    size = Options(screen=options.screen_bytes, samples=options.compared)
     prunings: dict[float, Pruning] = {}
     for temperature in stages.each(TEMPERATURES, "Calibrating"):
         recorded = temperature or min(t for t in TEMPERATURES if t > 0)

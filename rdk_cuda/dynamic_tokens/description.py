@@ -10,8 +10,9 @@ from torch import Tensor
 
 from .._ops.inputs import whole_number
 from ..vocabulary import Vocabulary
+from .combined import CombinedTokens
 from .screen import ScreenedTokens
-from .sources import CombinedTokens, RecentTokens, is_pruned
+from .sources import RecentTokens, is_pruned
 from .successors import SuccessorTable
 
 _TABLE = {"successors.offsets": "offsets", "successors.tokens": "tokens"}
@@ -35,8 +36,7 @@ def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], d
             f"dynamic_tokens has {type(source).__name__} of another vocabulary; use the drafter's"
         )
     if isinstance(source, RecentTokens):
-        data = {"kind": "recent", "width": source.width, "window": source.window}
-        return (data | {"bonus": source.bonus} if source.bonus else data), {}
+        return {"kind": "recent", "width": source.width, "window": source.window}, {}
     if isinstance(source, SuccessorTable):
         tensors = {name: getattr(source, field) for name, field in _TABLE.items()}
         return {"kind": "successors", "width": source.width}, tensors
@@ -77,10 +77,7 @@ def source_of(
     width = _count(said, "width", size)  # it decides how much memory a lookup takes
     if kind == "recent":
         window = _count(said, "window", 1 << 30)
-        bonus = said.get("bonus", 0.0)
-        if type(bonus) not in (int, float):
-            raise ValueError(f"dynamic_tokens has bonus {bonus!r}; needs a number")
-        return RecentTokens(vocabulary, width, window, bonus=bonus, device=device)
+        return RecentTokens(vocabulary, width, window, device=device)
     if kind == "combined":
         parts = [source_of(part, vocabulary, tensors, device) for part in said["sources"]]
         return CombinedTokens(parts, vocabulary, width, device=device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,6 @@ def drafter(**changes: Any) -> PrunedDrafter:
         {"weight": torch.ones(5, WIDTH, dtype=torch.bfloat16), "bias": None},
         {"dynamic_tokens": None},
         {"dynamic_tokens": RecentTokens(VOCABULARY, width=3, window=2)},
-        {"dynamic_tokens": RecentTokens(VOCABULARY, width=3, window=2, bonus=1.25)},
         {"dynamic_tokens": successors()},
         {"dynamic_tokens": screen()},
         {"dynamic_tokens": screen(bias=None)},
@@ -200,9 +198,6 @@ DAMAGES: list[tuple[dict[str, Any], str]] = [
         {"successors__offsets": torch.zeros(3).int(), "successors__tokens": torch.zeros(0).int()},
         "table of successors is for 2 tokens",
     ),
-    (source(bonus="much"), "bonus 'much'; needs a number"),
-    (source(bonus=math.inf), "bonus is inf; needs a finite"),
-    (source(bonus=10**400), "bonus is 1000.*; needs a finite"),
     ({"bias": torch.ones(5, dtype=torch.bfloat16)}, "bias .* torch.bfloat16; needs torch.float32"),
     ({"drop": "successors.tokens"}, r": lacks 'successors\.tokens'"),
     ({"lifted__shift": torch.ones(2)}, r": lacks 'lifted\.map'"),

@@ -16,7 +16,6 @@ import rdk_cuda
 from rdk_cuda.calibration import Options
 from rdk_cuda.decoding.models import Reading
 from rdk_cuda.drafter import LiftedHead, LiftedRows, PrunedDrafter
-from rdk_cuda.dynamic_tokens import with_recent_bonus
 from rdk_cuda.recipes.inputs.documents import Window
 from rdk_cuda.recipes.stages.pruning import RECOMMENDED, Pruning
 from rdk_cuda.recipes.stages.train.parts import Trained, parts_of
@@ -43,11 +42,11 @@ RECIPE = Recipe(steps=30, batch=BATCH, learning_rate=0.02, prompt=PROMPT)
 
 @cache
 def drafter() -> PrunedDrafter:
-    """With virtual and dynamic tokens, and a bonus for recent ones."""
+    """With virtual and dynamic tokens."""
     pruning = Pruning(material(PAIR), PAIR.likeliest(), Options(virtual=4, dynamic=8, recent=4))
     found = pruning.method(RECOMMENDED, 1.0).drafter
     assert found.affinity.draft_size > found.vocabulary.draft_size
-    return replace(found, dynamic_tokens=with_recent_bonus(found.dynamic_tokens, 0.5))
+    return found
 
 
 def lifted(found: PrunedDrafter) -> PrunedDrafter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -20,9 +20,7 @@ from ...dynamic_tokens import (
     SuccessorCounts,
     SuccessorTable,
     recent_and_successors,
-    recent_tokens_of,
     screens_of,
-    with_recent_bonus,
 )
 from ...vocabulary import Vocabulary
 from ..choose import hurts, tune
@@ -49,8 +47,6 @@ class Options:
         dynamic: C, the most dynamic columns of a row; 0 for none at all, and then for no screen.
         recent, window: how many of those are reserved for tokens of the context, and how many of
             its last tokens these are taken from.
-        bonuses: what may be added to the logits of recent dynamic tokens, if the samples say that
-            it helps: `BONUSES` for lifted rows, nothing for a head that was trained with them.
         samples: how many samples candidates are compared on.
         screen, batch: the share of the bytes of the pruned rows that a screen may read, 0 for none,
             and for how many positions at once it is read.
@@ -60,7 +56,6 @@ class Options:
     dynamic: int = 128
     recent: int = 32
     window: int = 256
-    bonuses: tuple[float, ...] = ()
     samples: int = 2048
     screen: float = 0.0
     batch: int = 1
@@ -207,16 +202,9 @@ class Pruning:
         return recent_and_successors(vocabulary, successors, **sizes)
 
     def source(self, temperature: float) -> DynamicTokens:
-        """`dynamic_tokens`, and of the screens within `Options.screen` the best, if one helps.
-
-        Recent tokens then have the best of `Options.bonuses`, if one helps.
-        """
+        """`dynamic_tokens`, and of the screens within `Options.screen` the best, if one helps."""
         if temperature not in self._sources:
-            source = self._best_source(temperature)
-            raised = [with_recent_bonus(source, bonus) for bonus in self.options.bonuses]
-            self._sources[temperature] = (
-                self._best([source, *raised], temperature) if raised else source
-            )
+            self._sources[temperature] = self._best_source(temperature)
         return self._sources[temperature]
 
     def _best_source(self, temperature: float) -> DynamicTokens:
@@ -232,17 +220,14 @@ class Pruning:
             batch=self.options.batch,
         )
 
-        def candidates() -> Iterator[DynamicTokens]:
-            yield named
+        def candidates() -> Iterator[tuple[DynamicTokens, PrunedDrafter]]:
+            yield named, replace(self.plain, dynamic_tokens=named)
             for screen in screens:
                 width = min(named.width + screen.width, self.vocabulary.target_size)
-                yield CombinedTokens([named, screen], self.vocabulary, width)
+                both = CombinedTokens([named, screen], self.vocabulary, width)
+                yield both, replace(self.plain, dynamic_tokens=both)
 
-        return self._best(candidates(), temperature)
-
-    def _best(self, sources: Iterable[DynamicTokens], temperature: float) -> DynamicTokens:
-        drafters = ((one, replace(self.plain, dynamic_tokens=one)) for one in sources)
-        return tune(drafters, self.samples, self.full_head, temperature).label
+        return tune(candidates(), self.samples, self.full_head, temperature).label
 
     def mean_probs(self, temperature: float) -> Tensor:
         """`[V_t]`, the target's mean probabilities."""
@@ -325,15 +310,10 @@ def described(drafter: PrunedDrafter) -> str:
 
 
 def screened(source: object) -> str:
-    """The screens of a source, and its bonus for recent tokens, in words.
-
-    For example `512 screened tokens at rank 16, recent tokens + 2`.
-    """
-    words = []
-    for screen in screens_of(source):
-        words.append(f"{screen.width} screened tokens at rank {screen.rank}")
-    words += [f"recent tokens + {one.bonus:g}" for one in recent_tokens_of(source) if one.bonus]
-    return ", ".join(words)
+    """The screens of a source in words, as `512 screened tokens at rank 16`."""
+    return ", ".join(
+        f"{screen.width} screened tokens at rank {screen.rank}" for screen in screens_of(source)
+    )
 
 
 BUILDERS: dict[str, Build] = {
