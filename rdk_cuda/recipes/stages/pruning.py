@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ... import moved
 from ...affinity import Affinity
 from ...drafter import FullHead, PrunedDrafter
 from ...dynamic_tokens import (
@@ -29,9 +27,6 @@ from ..recording import Recording, Samples
 from .clusters import cluster_pruned_tokens
 from .screen import screens_within
 from .virtual import calibrate_offsets, refine_virtual, virtual_drafter, with_offsets
-
-if not TYPE_CHECKING:
-    __getattr__ = partial(moved.attribute, __name__)
 
 FULL, LIFTED, PRUNED = "full drafter", "lifted head", "pruned drafter"
 DYNAMIC, VIRTUAL = "dynamic tokens", "virtual tokens"
