@@ -45,7 +45,7 @@ TUNED = {
     PRUNED: "",
     DYNAMIC: "",
     VIRTUAL: r"[0-4] of 4 virtual tokens",
-    RECOMMENDED: r"off|(dynamic tokens off, )?\d of 4 virtual tokens(, refined)?",
+    RECOMMENDED: r"off|(dynamic tokens off, )?\d of 4 virtual tokens",
 }
 GREEDY = "(virtual tokens )?off when greedy"
 

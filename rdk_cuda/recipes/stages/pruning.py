@@ -26,7 +26,7 @@ from ..inputs.pairs import Pair
 from ..recording import Recording, Samples
 from .clusters import cluster_pruned_tokens
 from .screen import screens_within
-from .virtual import calibrate_offsets, refine_virtual, virtual_drafter, with_offsets
+from .virtual import calibrate_offset, virtual_drafter, with_offset
 
 FULL, LIFTED, PRUNED = "full drafter", "lifted head", "pruned drafter"
 DYNAMIC, VIRTUAL = "dynamic tokens", "virtual tokens"
@@ -233,7 +233,7 @@ class Pruning:
         return float(self.mean_probs(temperature)[self.vocabulary.pruned].sum())
 
     def virtual(self, temperature: float, *, dynamic: bool) -> PrunedDrafter:
-        """Virtual tokens with calibrated offsets; `plain` if pruned tokens have no mass."""
+        """Virtual tokens with a calibrated offset; `plain` if they are better off."""
         first = self.material.recording.temperatures[0]  # the one that clusters are weighted at
         if not min(self.pruned_mass(first), self.pruned_mass(temperature)) > 0:
             return self.plain
@@ -244,10 +244,10 @@ class Pruning:
             self.mean_probs(temperature),
             dynamic_tokens=self.source(temperature) if dynamic else None,
         )
-        offsets = calibrate_offsets(
+        offset = calibrate_offset(
             self.material.recording.samples, drafter, self.full_head, temperature
         )
-        return with_offsets(drafter, offsets)
+        return self.plain if offset == -math.inf else with_offset(drafter, offset)
 
 
 Built = tuple[PrunedDrafter, str]
@@ -267,14 +267,14 @@ def _virtual(pruning: Pruning, temperature: float) -> Built:
 
 
 def _recommended(pruning: Pruning, temperature: float) -> Built:
-    """Virtual and dynamic tokens together, each only if it helps, and refined if that helps.
+    """Virtual and dynamic tokens together, each only if it helps.
 
     Dynamic tokens that hurt on their own are dropped first, since virtual tokens may help without
     them. They must hurt by more than chance, because their logits are the drafter's own: on 1,536
     positions of text that the target knew (demo models, T = 0.7, 25 % kept) they seemed to cost
     0.0001 +- 0.0002, while on other text they gain 0.004.
     """
-    recorded, full_head = pruning.material.recording.samples, pruning.full_head
+    full_head = pruning.full_head
     with_dynamic = _dynamic(pruning, temperature)[0]
     dynamic = with_dynamic is not pruning.plain and not hurts(
         with_dynamic, pruning.plain, pruning.samples, full_head, temperature
@@ -284,17 +284,10 @@ def _recommended(pruning: Pruning, temperature: float) -> Built:
     alone = (f"virtual tokens off{suffix}", with_dynamic) if dynamic else ("off", pruning.plain)
     prefix = "" if dynamic else "dynamic tokens off, "
 
-    def candidates() -> Iterator[tuple[str, PrunedDrafter]]:
-        yield alone
-        virtual = pruning.virtual(temperature, dynamic=dynamic)
-        if virtual is pruning.plain:
-            return
-        yield prefix + described(virtual) + suffix, virtual
-        refined = refine_virtual(recorded, virtual, full_head, temperature)
-        if refined is not virtual:
-            yield f"{prefix}{described(refined)}, refined{suffix}", refined
-
-    best = tune(candidates(), pruning.samples, full_head, temperature)
+    candidates, virtual = [alone], pruning.virtual(temperature, dynamic=dynamic)
+    if virtual is not pruning.plain:
+        candidates.append((prefix + described(virtual) + suffix, virtual))
+    best = tune(candidates, pruning.samples, full_head, temperature)
     return best.drafter, best.label
 
 
