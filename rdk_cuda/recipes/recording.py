@@ -145,7 +145,7 @@ def held_out_rows(documents: Tensor, share: float) -> Tensor:
     """
     members, place = documents.unique(return_inverse=True)
     count = len(members)
-    if count < 2 or share == 0:
+    if count < 2:
         return torch.zeros_like(documents, dtype=torch.bool)
     wanted = min(count - 1, max(1, round(share * count)))
     ranks = torch.arange(count, device="cpu")
