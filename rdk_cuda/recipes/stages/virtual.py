@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ...affinity import Affinity
 from ...drafter import FullHead, PrunedDrafter, prune_head
 from ...dynamic_tokens import Contexts
 from ...vocabulary import Vocabulary
+from ..choose import sampled_draft_probs
 from ..recording import Samples, at_most, held_out_rows
-from .virtual_masses import VirtualMasses, virtual_masses
 
 _HELD_OUT = 1 / 3  # of the documents
 _MOST_SAMPLES = 2048  # that are used
+_BLOCK_ROWS = 256  # samples whose logits are held at a time
+_LOUDEST = 60.0  # log of the virtual tokens' mass; next to more, float32 loses everything else
 
 
 def virtual_drafter(
@@ -56,15 +60,12 @@ def calibrate_offset(
     """
     samples = at_most(samples, _MOST_SAMPLES)
     held = held_out_rows(samples.documents, _HELD_OUT)
-
-    def known(part: Samples) -> VirtualMasses:
-        return virtual_masses(part, drafter, full_head, temperature)
-
+    known = VirtualMasses.of(samples, drafter, full_head, temperature)
     if bool(held.any()):
-        judging, offset = known(samples.select(held)), _best_offset(known(samples.select(~held)))
+        offset, judging = _best_offset(known.select(~held)), known.select(held)
         if not judging.mean_acceptance(offset) > judging.mean_acceptance(-math.inf):
             return -math.inf
-    return _best_offset(known(samples))
+    return _best_offset(known)
 
 
 def with_offset(drafter: PrunedDrafter, offset: float) -> PrunedDrafter:
@@ -93,3 +94,80 @@ def _best_offset(known: VirtualMasses) -> float:
         step /= 3
         best = max((best, best - step, best + step, best - 2 * step, best + 2 * step), key=rate)
     return best
+
+
+class VirtualMasses(NamedTuple):
+    """What samples accept for any offset o of the virtual tokens' biases.
+
+    Scale a sample so that its kept and dynamic columns have mass 1 together. Of that a target token
+    has f(x), and of the virtual tokens' mass V the share v(x):
+
+        q(x) = (f(x) + e^o V v(x)) / (1 + e^o V)
+
+    All tokens that were not recorded count as one, which gives them a little too much: a `min` of
+    sums instead of a sum of `min`.
+
+    Attributes:
+        probs, fixed, shares: `[n, m]` float32, p, f and v of the recorded targets.
+        log_total: `[n]` float32, log V before any offset; -inf if all are masked.
+    """
+
+    probs: Tensor
+    fixed: Tensor
+    shares: Tensor
+    log_total: Tensor
+
+    @classmethod
+    def of(
+        cls, samples: Samples, drafter: PrunedDrafter, full_head: FullHead, temperature: float
+    ) -> VirtualMasses:
+        """Of a drafter whose virtual tokens follow the kept ones."""
+        kept, affinity = drafter.vocabulary, drafter.affinity
+        hot = kept.draft_size
+        first = int(affinity.row_offsets[hot])
+        own = Affinity(
+            bias=affinity.bias[hot:],
+            row_offsets=affinity.row_offsets[hot:] - first,
+            row_targets=affinity.row_targets[first:],
+            row_cdf=affinity.row_cdf[first:],
+            spread_cdf=affinity.spread_cdf[hot:],
+            prior_cdf=affinity.prior_cdf,
+        )
+        bias = None if drafter.bias is None else drafter.bias[hot:]
+        virtual = PrunedDrafter(kept, own, drafter.weight[hot:], bias)
+        plain = PrunedDrafter.plain(full_head, kept)
+        others = replace(plain, dynamic_tokens=drafter.dynamic_tokens)
+        given = full_head, temperature
+        fixed, shares = (sampled_draft_probs(samples, one, *given) for one in (others, virtual))
+        masses, rest = (log_masses(samples, one, *given) for one in (virtual, others))
+        probs = samples.target_probs(temperature)
+        return cls(probs, fixed, shares.nan_to_num(0.0), masses - rest)  # NaN: all are masked
+
+    def select(self, rows: Tensor) -> VirtualMasses:
+        return VirtualMasses(*(part[rows] for part in self))
+
+    def acceptance(self, offset: float) -> Tensor:
+        """`sum_x min(p, q)` of each sample, `[n]` float64."""
+        total = (self.log_total + offset).clamp(max=_LOUDEST).exp()[:, None]
+        q = (self.fixed + self.shares * total) / (1 + total)
+        recorded = torch.minimum(self.probs, q).sum(1, dtype=torch.float64)
+        others = (1 - each.sum(1, dtype=torch.float64) for each in (self.probs, q))
+        return recorded + torch.minimum(*others).clamp(min=0)
+
+    def mean_acceptance(self, offset: float) -> float:
+        return float(self.acceptance(offset).mean())
+
+
+@torch.no_grad()
+def log_masses(
+    samples: Samples, drafter: PrunedDrafter, full_head: FullHead, temperature: float
+) -> Tensor:
+    """The logarithm of the mass of all columns at each sample, `[n]` float32."""
+    found = []
+    for rows in torch.arange(len(samples), device="cpu").split(_BLOCK_ROWS):
+        part = samples.select(rows)
+        columns = drafter.columns(full_head, part.hidden, part.contexts)
+        logits = columns["draft_logits"].float() / temperature + drafter.affinity.bias
+        dynamic = columns.get("dynamic_logits", logits[:, :0]).float() / temperature
+        found.append(torch.cat([logits, dynamic], 1).logsumexp(1))
+    return torch.cat(found)
