@@ -251,8 +251,6 @@ def rates_of(pair: Pair, temperature: float, far: Measured) -> Iterator[tuple[Ro
     for (batch, budget), screen in pair.screens.items():
         about: Row = {"batch": batch, "budget": budget}
         about |= {"rank": screen.rank, "width": screen.width}
-        if screen.candidates:
-            about |= {"candidates": screen.candidates, "second_rank": screen.second_rank}
         offered = offers(screen, pair.far)
         yield {"method": "screened tokens", **about}, far.acceptance(offered)
         beside = pair.all_tokens(pair.few, offers(screen, pair.few))

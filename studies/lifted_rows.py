@@ -2,13 +2,11 @@
 
 `python -m studies.lifted_rows --full DIR --published DIR --work DIR` takes two drafters of one
 target by the same recipe, for example `python -m examples.eagle3.demo` with and without `--kept`.
-What is calibrated and trained stays in `--work`, and the same command goes on from there.
+What is calibrated stays in `--work`, and the same command goes on from there.
 The first has all tokens. The second stands for a published one: nobody has the rows of the tokens
 that it was trained without. It is calibrated on source code, as `python -m rdk_cuda calibrate`
-does, and with `--train-steps` its map of lifted rows is then trained, or with `--train all` its
-head and its network, as `python -m rdk_cuda distill` does, for greedy drafts at temperature 0.3.
-Acceptance is exact, `sum_x min(p, q)`, at all places of a draft, on modules that neither
-drafter nor calibration nor training has read:
+does. Acceptance is exact, `sum_x min(p, q)`, at all places of a draft, on modules that neither
+drafter nor calibration has read:
 
     temperature, method, tuned      of the published drafter, and what calibration chose
     acceptance                      with 95 % intervals over documents, as all that follows
@@ -34,9 +32,7 @@ from examples.demo.shipped import SHIPPED
 from profiling.commands import Parser, run_command, write_text
 from profiling.machine import describe, now
 from profiling.tables import table
-from rdk_cuda.__main__ import main as rdk_cuda
 from rdk_cuda.calibration import (
-    BONUSES,
     PRUNED,
     RECOMMENDED,
     VIRTUAL,
@@ -48,12 +44,11 @@ from rdk_cuda.calibration import (
     record,
     successor_counts,
 )
-from rdk_cuda.cli.arguments import natural, positive, share
+from rdk_cuda.cli.arguments import natural, share
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.evaluation import Bootstrap
 from rdk_cuda.files import write_json
-from rdk_cuda.integrations.eagle3 import read_checkpoint
-from rdk_cuda.integrations.huggingface.saved_drafter import MODEL, load_pruned, save_drafter
+from rdk_cuda.integrations.huggingface.saved_drafter import load_pruned, save_drafter
 from rdk_cuda.recipes.errors import InputError
 from rdk_cuda.recipes.inputs.documents import Text, encode, first_token, read_documents
 from rdk_cuda.recipes.inputs.loading import load_pair
@@ -62,11 +57,8 @@ from rdk_cuda.recipes.progress import Stages
 from rdk_cuda.recipes.report.evaluation import measure_acceptance
 from rdk_cuda.recipes.report.rows import recovered_share
 from rdk_cuda.recipes.stages.lifted import with_lifted_rows
-from rdk_cuda.recipes.stages.pruning import LIFTED
-from rdk_cuda.recipes.stages.train.parts import ALL, LIFTED_ROWS
 
 TEMPERATURES, WINDOW = (1.0, 0.7, 0.0), 128
-TRAINED_GREEDY = 0.3  # greedy drafts have no gradient
 COMPARED = VIRTUAL, RECOMMENDED
 
 Row = dict[str, Any]
@@ -94,7 +86,7 @@ def calibrate(models: Pair, options: argparse.Namespace, stages: Stages) -> None
     if models.kept is None:
         raise ValueError("the published drafter has all tokens; name one that was pruned")
     documents = [encode(models.tokenizer, read_text(file)) for file in training_files()[::10]]
-    size = Options(screen=options.screen_bytes, samples=options.compared, bonuses=BONUSES)
+    size = Options(screen=options.screen_bytes, samples=options.compared)
     prunings: dict[float, Pruning] = {}
     for temperature in stages.each(TEMPERATURES, "Calibrating"):
         recorded = temperature or min(t for t in TEMPERATURES if t > 0)
@@ -126,23 +118,6 @@ def read_methods(models: Pair, directories: dict[str, Path]) -> tuple[Pair, list
     return models, methods
 
 
-def train(temperature: float, options: argparse.Namespace) -> Path:
-    """Where `distill` wrote what it made of the recommended drafter, or that one if no better."""
-    start = options.work / f"{RECOMMENDED} {temperature:g}"
-    out: Path = options.work / f"trained {temperature:g}"
-    said: Sequence[object] = (
-        *("distill", start, "--target", options.target, "--out", out, "--dtype", options.dtype),
-        *("--text", *calibration_files(), "--data", options.data, "--loss", options.loss),
-        *("--train", options.train, "--temperature", temperature or TRAINED_GREEDY),
-        *("--steps", options.train_steps, "--learning-rate", options.learning_rate),
-        *("--tokens", options.tokens, "--draft-length", options.draft_length),
-    )
-    if not out.exists() and (code := rdk_cuda(list(map(str, said)))) > 1:
-        raise SystemExit(code)
-    out.mkdir(exist_ok=True)  # stays empty where nothing better was found
-    return out if any(out.iterdir()) else start
-
-
 def refuse_other_arguments(options: argparse.Namespace) -> None:
     """What is in `--work` is of one set of arguments, which it says."""
     free = ("work", "output", "threads")
@@ -167,22 +142,12 @@ def measure(options: argparse.Namespace) -> list[Row]:
         with Stages() as stages:
             calibrate(published, options, stages)
     methods: dict[float, list[Method]] = {}
-    trained: dict[float, list[Method]] = {t: [] for t in TEMPERATURES}
-    measured: list[tuple[Pair, dict[float, list[Method]]]] = []
     for t, directories in places.items():
         models, own = read_methods(published, dict(zip(COMPARED, directories, strict=True)))
         plain = PrunedDrafter.plain(models.drafter_head, own[0].drafter.vocabulary)
         methods[t] = [Method(PRUNED, own[0].keep, plain), *own, Method.whole(models)]
-        if options.train_steps:
-            place = train(t, options)
-            network = read_checkpoint(place / MODEL, published.target)
-            better = replace(published, drafter=network)
-            better, trained[t] = read_methods(better, {f"{RECOMMENDED}, trained": place})
-            if options.train == LIFTED_ROWS:
-                trained[t].append(replace(Method.whole(better), name=f"{LIFTED}, trained"))
-            measured.append((better, {t: trained[t]}))
     # The rows were lifted once, for all temperatures.
-    measured = [(models, methods), *measured, (full, {t: [Method.whole(full)] for t in methods})]
+    measured = [(models, methods), (full, {t: [Method.whole(full)] for t in methods})]
     with Stages() as stages:
         held_out = windows_of(published, held_out_files(), options.held_out)
         found = [
@@ -197,14 +162,12 @@ def measure(options: argparse.Namespace) -> list[Row]:
     bootstrap = Bootstrap([window.document for window in held_out], seed=0)
     rows = []
     for temperature in TEMPERATURES:
-        *rates_of, best = torch.cat([rates[temperature] for rates in found if temperature in rates])
+        *rates_of, best = torch.cat([rates[temperature] for rates in found])
         plain = rates_of[0]
         lost = bootstrap.mean(best - plain)
         about: Row = {"temperature": temperature, "full": bootstrap.mean(best), "lost": lost}
         about |= {"positions": plain.numel(), "documents": len(bootstrap.members)}
-        for method, rates in zip(
-            [*methods[temperature], *trained[temperature]], rates_of, strict=True
-        ):
+        for method, rates in zip(methods[temperature], rates_of, strict=True):
             row = {**about, "method": method.name, "tuned": method.tuned}
             row["acceptance"] = bootstrap.mean(rates)
             row["gain"] = bootstrap.mean(rates - plain)
@@ -268,14 +231,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("threads", torch.get_num_threads(), "of torch"),
     ):
         add(f"--{name}", type=natural, default=default, metavar="N", help=f"{text} (%(default)s)")
-    add("--train-steps", type=natural, default=0, metavar="N", help="of distill (none)")
-    add("--train", choices=(LIFTED_ROWS, ALL), default=LIFTED_ROWS, help="of distill (%(default)s)")
-    add(
-        "--learning-rate", type=positive, default=3e-4, metavar="R", help="of distill (%(default)s)"
-    )
-    add("--tokens", type=natural, default=64, metavar="N", help="of distill (%(default)s)")
-    add("--loss", default="tv", help="of distill (%(default)s)")
-    add("--data", choices=("target", "text"), default="target", help="of distill (%(default)s)")
     add("--screen-bytes", type=share, default=0.1, help="as in calibrate (%(default)s)")
     add("--output", type=Path, metavar="FILE", help="JSON file; next to it the rows as a table")
     return run_command(command, run, arguments)

@@ -21,7 +21,7 @@ from ..recipes.stages.affinity import Calibrated, calibrate
 from ..recipes.stages.clusters import cluster_pruned_tokens
 from ..recipes.stages.kept_tokens import SCORES
 from ..recipes.stages.lengths import CalibratedLength, calibrate_length
-from ..recipes.stages.lifted import BONUSES, lift_rows, refitted_rows, shifted_rows
+from ..recipes.stages.lifted import lift_rows, refitted_rows, shifted_rows
 from ..recipes.stages.pruning import (
     PRUNED,
     RECOMMENDED,
@@ -35,7 +35,6 @@ from ..recipes.stages.screen import low_rank_factors, screens_within
 from ..recipes.stages.virtual import virtual_drafter
 
 __all__ = [
-    "BONUSES",
     "PRUNED",
     "RECOMMENDED",
     "SCORES",

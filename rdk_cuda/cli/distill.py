@@ -34,8 +34,8 @@ def add_distill(commands: Any) -> None:
     options.add_out("text to choose and to measure on (every fifth of --text)")
     options.add(
         *("train", str, "PART"),
-        "head: the rows of the small head; virtual-rows; lifted-rows: their map; all: the "
-        "head and the drafter below it (%(default)s)",
+        "head: the rows of the small head; virtual-rows; all: the head and the drafter below it "
+        "(%(default)s)",
     )
     losses = "of rdk_cuda.training.OverlapLoss; of several, the one that is accepted most (tv)"
     options.add_several("loss", str, "LOSS", losses)

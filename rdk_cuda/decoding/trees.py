@@ -100,29 +100,3 @@ class DraftTree:
     def path(self, node: int) -> list[int]:
         """List the tokens from the root's child down to a node; none for -1."""
         return [self.nodes[n].token for n in branch([n.parent for n in self.nodes], node)]
-
-
-def grown_alike(
-    levels: Sequence[tuple[Sequence[float], Sequence[float], float]], nodes: int, width: int
-) -> float:
-    """Count the accepted nodes of a tree whose nodes of one depth have the same children.
-
-    Args:
-        levels: of each depth q of the fixed children, 0 for none, the probabilities that they are
-            accepted, and that of the drawn child, -1 for none.
-        nodes, width: as in `DrafterTree`.
-    """
-    tree = DraftTree(len(levels))
-    tree.frontier, reached = [-1], list[float]()
-    for level, (q, p, drawn) in enumerate(levels):
-        pairs = [(0, each) for each in q if each]
-        chances = [chance for chance, each in zip(p, q, strict=True) if each]
-        chances += [drawn] if drawn >= 0 else []
-        for node in tree.frontier:
-            tree.add(node, pairs, 0 if drawn >= 0 else -1, 0)
-            own = reached[node] if node >= 0 else 1.0
-            reached += [own * chance for chance in chances]
-        if level + 1 < len(levels):
-            grown = range(len(tree.nodes) - len(tree.frontier) * len(chances), len(tree.nodes))
-            tree.frontier = tree.best(grown, width)
-    return sum(reached[node] for node in tree.best(range(len(tree.nodes)), nodes))

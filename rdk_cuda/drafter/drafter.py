@@ -152,11 +152,6 @@ class PrunedDrafter:
         """Count the bytes that the screens among its dynamic tokens read, once for a batch."""
         return sum(screen.bytes for screen in screens_of(self.dynamic_tokens))
 
-    @property
-    def screen_bytes_each(self) -> int:
-        """Count the bytes that their second looks read, for each position."""
-        return sum(screen.bytes_each for screen in screens_of(self.dynamic_tokens))
-
     def check(self, name: str) -> None:
         """Refuse a head, an affinity and kept tokens of different drafters."""
         weight, bias, rows = self.weight, self.bias, self.affinity.draft_size

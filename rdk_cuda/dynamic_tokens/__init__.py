@@ -1,21 +1,19 @@
 """Pruned tokens that a row of logits brings along (DESIGN section 2, "Dynamic tokens")."""
 
 from .columns import TokenHead, dynamic_columns
+from .combined import CombinedTokens, recent_and_successors
 from .followed import Followed
 from .screen import ScreenedTokens, screens_of
 from .sources import (
-    CombinedTokens,
     Contexts,
     DynamicTokens,
     KeptContexts,
     RecentTokens,
     distinct_tokens,
     offered,
-    recent_tokens_of,
     window_of,
-    with_recent_bonus,
 )
-from .successors import SuccessorCounts, SuccessorTable, recent_and_successors
+from .successors import SuccessorCounts, SuccessorTable
 
 __all__ = [
     "CombinedTokens",
@@ -32,8 +30,6 @@ __all__ = [
     "dynamic_columns",
     "offered",
     "recent_and_successors",
-    "recent_tokens_of",
     "screens_of",
     "window_of",
-    "with_recent_bonus",
 ]

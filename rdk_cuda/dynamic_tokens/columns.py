@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..functional import gather_logits
 from ..ranges import Range
-from .sources import Contexts, DynamicTokens, offered, with_bonus
+from .sources import Contexts, DynamicTokens, offered
 
 
 class DynamicHead(Protocol):
@@ -36,14 +36,13 @@ def dynamic_columns(
     """Return the tokens that a source offers, `[B, C]` int32, -1 for none, and their logits.
 
     Args:
-        full_head: for their logits. A bonus for recent tokens is added to what it gives.
+        full_head: for their logits.
         contexts: B sequences of target ids, or `[B, L]` with the newest last.
         hidden: `[B, d]`, the drafter's last hidden states; both results are on its device.
     """
     tokens = offered(source, contexts, hidden).int().to(hidden.device)
     with Range("gather logits", tokens.shape[1]):
-        logits = logits_of(full_head, hidden, tokens)
-    return tokens, with_bonus(source, contexts, tokens, logits)
+        return tokens, logits_of(full_head, hidden, tokens)
 
 
 def logits_of(full_head: TokenHead, hidden: Tensor, tokens: Tensor) -> Tensor:

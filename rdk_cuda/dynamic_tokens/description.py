@@ -10,16 +10,17 @@ from torch import Tensor
 
 from .._ops.inputs import whole_number
 from ..vocabulary import Vocabulary
+from .combined import CombinedTokens
 from .screen import ScreenedTokens
-from .sources import CombinedTokens, RecentTokens, is_pruned
+from .sources import RecentTokens, is_pruned
 from .successors import SuccessorTable
 
 _TABLE = {"successors.offsets": "offsets", "successors.tokens": "tokens"}
 
 _SCREEN = {f"screen.{name}": name for name in ("tokens", "left", "scale", "right")}
-_SCREEN_MAY_HAVE = {f"screen.{name}": name for name in ("bias", "fine")}
+_BIAS = "screen.bias"  # which a screen may have
 
-TENSORS = (*_TABLE, *_SCREEN, *_SCREEN_MAY_HAVE)
+TENSORS = (*_TABLE, *_SCREEN, _BIAS)
 """Names of all tensors that a description may come with."""
 
 
@@ -35,19 +36,15 @@ def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], d
             f"dynamic_tokens has {type(source).__name__} of another vocabulary; use the drafter's"
         )
     if isinstance(source, RecentTokens):
-        data = {"kind": "recent", "width": source.width, "window": source.window}
-        return (data | {"bonus": source.bonus} if source.bonus else data), {}
+        return {"kind": "recent", "width": source.width, "window": source.window}, {}
     if isinstance(source, SuccessorTable):
         tensors = {name: getattr(source, field) for name, field in _TABLE.items()}
         return {"kind": "successors", "width": source.width}, tensors
     if isinstance(source, ScreenedTokens):
-        every = (_SCREEN | _SCREEN_MAY_HAVE).items()
-        own = {name: getattr(source, field) for name, field in every}
-        tensors = {name: tensor for name, tensor in own.items() if tensor is not None}
-        data = {"kind": "screened", "width": source.width}
-        if source.candidates is not None:
-            data["candidates"] = source.candidates
-        return data, tensors
+        tensors = {name: getattr(source, field) for name, field in _SCREEN.items()}
+        if source.bias is not None:
+            tensors[_BIAS] = source.bias
+        return {"kind": "screened", "width": source.width}, tensors
     if isinstance(source, CombinedTokens):
         parts, tensors = [], {}
         for one in source.sources:
@@ -80,10 +77,7 @@ def source_of(
     width = _count(said, "width", size)  # it decides how much memory a lookup takes
     if kind == "recent":
         window = _count(said, "window", 1 << 30)
-        bonus = said.get("bonus", 0.0)
-        if type(bonus) not in (int, float):
-            raise ValueError(f"dynamic_tokens has bonus {bonus!r}; needs a number")
-        return RecentTokens(vocabulary, width, window, bonus=bonus, device=device)
+        return RecentTokens(vocabulary, width, window, device=device)
     if kind == "combined":
         parts = [source_of(part, vocabulary, tensors, device) for part in said["sources"]]
         return CombinedTokens(parts, vocabulary, width, device=device)
@@ -92,9 +86,7 @@ def source_of(
         if tokens.dtype != torch.int32 or not torch.equal(tokens, vocabulary.pruned.int()):
             raise ValueError("the screen is of other tokens than the drafter's pruned ones")
         own: dict[str, Any] = {field: tensors[name] for name, field in _SCREEN.items()}
-        own |= {field: tensors.get(name) for name, field in _SCREEN_MAY_HAVE.items()}
-        candidates = _count(said, "candidates", size) if "candidates" in said else None
-        return ScreenedTokens(**own, width=width, candidates=candidates).to(device)
+        return ScreenedTokens(**own, bias=tensors.get(_BIAS), width=width).to(device)
     if kind != "successors":
         raise ValueError(f"dynamic_tokens has the kind {kind!r}, which this rdk_cuda does not know")
     table = SuccessorTable(**{field: tensors[name] for name, field in _TABLE.items()}, width=width)

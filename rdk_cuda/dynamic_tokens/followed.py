@@ -10,15 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .sources import (
-    CombinedTokens,
-    DynamicTokens,
-    KeptContexts,
-    RecentTokens,
-    offered,
-    reads_hidden,
-    window_of,
-)
+from .combined import CombinedTokens
+from .sources import DynamicTokens, KeptContexts, RecentTokens, offered, reads_hidden, window_of
 from .successors import SuccessorTable
 
 

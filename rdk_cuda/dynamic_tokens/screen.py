@@ -29,9 +29,7 @@ class ScreenedTokens:
 
         score_c = bias_c + scale_c left_c . (right x)
 
-    With `candidates`, those of the largest scores get a second look by rows at a higher rank s,
-    `bias_c + fine_c . (right x)`, where the score above takes the first r entries of `right x`. The
-    `width` tokens with the largest scores are offered, with the exact logits of the full head.
+    The `width` tokens with the largest scores are offered, with the exact logits of the full head.
 
     The result depends on nothing but the hidden state x, and not on a row's neighbours: the
     projection is added in a fixed order, and products of integers are exact.
@@ -41,10 +39,8 @@ class ScreenedTokens:
         left: `[P, r]` int8, a row for each token, r up to 1024.
         scale: `[P]` float32, finite.
         bias: the same, or None.
-        right: `[r, d]` float32, finite; `[s, d]` with a second look.
+        right: `[r, d]` float32, finite.
         width: C, how many tokens each row offers, up to P.
-        fine: `[P, s]` float16 between -1 and 1, or None for no second look.
-        candidates: how many tokens it looks at, C to P; given together with `fine`.
 
     Attributes:
         reads_hidden: true: this is called with the keyword `hidden`.
@@ -71,12 +67,9 @@ class ScreenedTokens:
         bias: Tensor | None,
         right: Tensor,
         width: int,
-        fine: Tensor | None = None,
-        candidates: int | None = None,
     ) -> None:
         self.tokens, self.left, self.right = tokens, left, right.contiguous()
         self.scale, self.bias, self.width = scale, bias, width
-        self.fine, self.candidates = fine, candidates
         self._check()
         count, rank = left.shape
         further = (0, -rank % _ALIGNED, 0, -count % _ALIGNED)
@@ -92,33 +85,22 @@ class ScreenedTokens:
         bias: Tensor | None = None,
         *,
         width: int = 128,
-        rank: int | None = None,
-        candidates: int | None = None,
     ) -> ScreenedTokens:
         """Round `left @ right`, which stands for the head's pruned rows.
 
         Args:
             vocabulary: the drafter's own tokens; only the others are offered.
-            left: `[P, s]` floats, a row for each pruned token, ascending by id.
-            right: `[s, d]` floats.
+            left: `[P, r]` floats, a row for each pruned token, ascending by id.
+            right: `[r, d]` floats.
             bias: `[P]` floats that are added to the scores; none if absent.
             width: as in `ScreenedTokens`.
-            rank: r, how many of the s directions, the first ones, are rounded to 8 bits and read
-                for all tokens; all if absent.
-            candidates: for a second look at all s directions; none if absent.
         """
         rows, right = left.detach().float(), right.detach().float()
         tokens = vocabulary.pruned.int().to(rows.device)
         bias = None if bias is None else bias.detach().float()
-        fine = None
-        if candidates is not None:
-            largest = rows.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
-            rows, right = rows / largest, right * largest
-            fine = rows.half()
-        coarse = rows if rank is None else rows[:, :rank]
-        scale = (coarse.abs().amax(1) / _HIGHEST).clamp_min(torch.finfo(torch.float32).tiny)
-        rounded = (coarse / scale[:, None]).round().clamp(-_HIGHEST, _HIGHEST).to(torch.int8)
-        return cls(tokens, rounded, scale, bias, right, width, fine, candidates)
+        scale = (rows.abs().amax(1) / _HIGHEST).clamp_min(torch.finfo(torch.float32).tiny)
+        rounded = (rows / scale[:, None]).round().clamp(-_HIGHEST, _HIGHEST).to(torch.int8)
+        return cls(tokens, rounded, scale, bias, right, width)
 
     @property
     def rank(self) -> int:
@@ -126,29 +108,16 @@ class ScreenedTokens:
         return self.left.shape[1]
 
     @property
-    def second_rank(self) -> int | None:
-        """s, or None without a second look."""
-        return None if self.fine is None else self.fine.shape[1]
-
-    @property
     def bytes(self) -> int:
-        """Count what one call reads for a batch of any size: all but the tokens' ids and `fine`."""
+        """Count what one call reads for a batch of any size: all but the tokens' ids."""
         parts = (self.left, self.scale, self.bias, self.right)
         return sum(part.numel() * part.element_size() for part in parts if part is not None)
 
-    @property
-    def bytes_each(self) -> int:
-        """Count what a second look reads, for each position; 0 without one."""
-        if self.fine is None or self.candidates is None:
-            return 0
-        return self.candidates * self.fine.shape[1] * self.fine.element_size()
-
     def to(self, device: torch.device | str) -> ScreenedTokens:
         """Move the screen to another device."""
-        bias, fine = (part if part is None else part.to(device) for part in (self.bias, self.fine))
+        bias = None if self.bias is None else self.bias.to(device)
         parts = self.tokens.to(device), self.left.to(device), self.scale.to(device)
-        right = self.right.to(device)
-        return ScreenedTokens(*parts, bias, right, self.width, fine, self.candidates)
+        return ScreenedTokens(*parts, bias, self.right.to(device), self.width)
 
     def __call__(self, contexts: Contexts, *, hidden: Tensor) -> Tensor:
         """Return the `[B, width]` int32 target ids with the largest scores, the largest first.
@@ -157,21 +126,12 @@ class ScreenedTokens:
         looked at; `hidden` is `[B, d]` floats, the drafter's last hidden states before the draft.
         """
         check_shape("ScreenedTokens: hidden", hidden, "B", self.right.shape[1])
-        with torch.no_grad():
-            projected = self._projected(hidden)
-            scores = self._scores(projected)
-            best = largest(scores, self.candidates or self.width)
-            if self.fine is not None:
-                best = best.gather(1, largest(self._second_scores(projected, best), self.width))
-        return self.tokens[best]
+        return self.tokens[largest(self.scores(hidden), self.width)]
 
     @torch.no_grad()
     def scores(self, hidden: Tensor) -> Tensor:
-        """Score all tokens that can be offered, without a second look: `[B, P]` float32."""
-        return self._scores(self._projected(hidden))
-
-    def _scores(self, projected: Tensor) -> Tensor:
-        projected = projected[:, : self.rank]
+        """Score all tokens that can be offered: `[B, P]` float32."""
+        projected = self._projected(hidden)
         step = projected.abs().amax(1, keepdim=True) / (_SHIFT * _HIGHEST)
         units = (projected / step.clamp_min(torch.finfo(torch.float32).tiny)).round()
         high = (units / _SHIFT).round()
@@ -183,15 +143,6 @@ class ScreenedTokens:
         scores = (whole[:, : len(self.tokens)] * self.scale).mul_(step)
         return scores if self.bias is None else scores.add_(self.bias)
 
-    def _second_scores(self, projected: Tensor, candidates: Tensor) -> Tensor:
-        """The scores `[B, n]` of candidates `[B, n]`, places among the tokens."""
-        assert self.fine is not None
-        unit = projected.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-        # At most s in magnitude, which float16 holds.
-        dots = gather_logits((projected / unit).half(), self.fine, candidates)
-        scores = dots.float().mul_(unit)
-        return scores if self.bias is None else scores.add_(self.bias[candidates])
-
     def _projected(self, hidden: Tensor) -> Tensor:
         """Project in an order of additions that no neighbour changes."""
         hidden = hidden.to(self.right.device, torch.float32)
@@ -200,7 +151,7 @@ class ScreenedTokens:
         return gather_logits(hidden.contiguous(), self.right, every)
 
     def _check(self) -> None:
-        tokens, left, right, fine = self.tokens, self.left, self.right, self.fine
+        tokens, left, right = self.tokens, self.left, self.right
         count, rank = tokens.numel(), left.shape[-1] if left.dim() else 0
         directions, hidden_size = right.shape if right.dim() == 2 else (0, 0)
         needs = {
@@ -209,7 +160,6 @@ class ScreenedTokens:
             "scale": (self.scale, torch.float32, (count,)),
             "bias": (self.bias, torch.float32, (count,)),
             "right": (right, torch.float32, (directions, hidden_size)),
-            "fine": (fine, torch.float16, (count, directions)),
         }
         for name, (tensor, dtype, shape) in needs.items():
             if tensor is not None:
@@ -217,20 +167,12 @@ class ScreenedTokens:
                 check_tensor(own, tensor, dtype, *shape)
                 if dtype.is_floating_point:
                     check_entries(own, tensor, tensor.isfinite(), "finite numbers")
-        if not 1 <= rank <= directions <= _MOST_RANK or hidden_size < 1:
+        if not 1 <= rank == directions <= _MOST_RANK or hidden_size < 1:
             raise ValueError(
                 f"ScreenedTokens: left has shape {list(left.shape)}, right {list(right.shape)}; "
-                f"needs [P, r] and [r, d], or [s, d] for a second look, ranks up to {_MOST_RANK}"
-            )
-        if (fine is None) != (self.candidates is None) or (fine is None and rank != directions):
-            raise ValueError(
-                f"ScreenedTokens: left has rank {rank} and right {directions}; needs the same, or "
-                "both fine and candidates, for a second look"
+                f"needs [P, r] and [r, d], r up to {_MOST_RANK}"
             )
         whole_number("ScreenedTokens", "width", self.width, 1, count)
-        if fine is not None:
-            check_entries("ScreenedTokens: fine", fine, fine.abs() <= 1, "-1 to 1")
-            whole_number("ScreenedTokens", "candidates", self.candidates, self.width, count)
         ordered = tokens.sort().values
         if int(ordered[0]) < 0 or bool((ordered[1:] == ordered[:-1]).any()):
             raise ValueError(

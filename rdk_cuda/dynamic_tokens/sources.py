@@ -11,7 +11,6 @@ the steps before (DESIGN section 5).
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -56,7 +55,7 @@ DynamicTokens = Callable[..., Tensor]
 attribute `reads_hidden` is true, it is also given `hidden`, `[B, d]`, the drafter's last hidden
 states, from which the next tokens are about to be drafted."""
 
-_IDS = (torch.int32, torch.int64)  # narrower ones index nothing, and are compared with sizes
+IDS = (torch.int32, torch.int64)  # narrower ones index nothing, and are compared with sizes
 
 
 def offered(source: DynamicTokens, contexts: Contexts, hidden: Tensor | None) -> Tensor:
@@ -71,32 +70,10 @@ def reads_hidden(source: DynamicTokens) -> bool:
     return bool(getattr(source, "reads_hidden", False))
 
 
-def with_bonus(source: DynamicTokens, contexts: Contexts, tokens: Tensor, logits: Tensor) -> Tensor:
-    """The logits `[B, C]` of what a source offered, raised for recent tokens by their bonus."""
-    for recent in recent_tokens_of(source):
-        if recent.bonus != 0:
-            logits = logits + recent.bonus * recent.among(contexts, tokens)
-    return logits
-
-
-def with_recent_bonus(source: Any, bonus: float) -> Any:
-    """Return the same source with another bonus for its recent tokens."""
-    changed = copy.copy(source)
-    if isinstance(source, RecentTokens):
-        changed.bonus = bonus
-    elif isinstance(source, CombinedTokens):
-        changed.sources = tuple(with_recent_bonus(part, bonus) for part in source.sources)
-    return changed
-
-
-def recent_tokens_of(source: object) -> Iterator[RecentTokens]:
-    """The recent tokens among a source of dynamic tokens and, if it combines several, its parts."""
-    return (part for part in parts_of(source) if isinstance(part, RecentTokens))
-
-
 def window_of(source: object) -> int:
     """Return how many last tokens of a sequence a drafter's sources read."""
-    return max((recent.window for recent in recent_tokens_of(source)), default=1)
+    recent = (part for part in parts_of(source) if isinstance(part, RecentTokens))
+    return max((part.window for part in recent), default=1)
 
 
 def parts_of(source: object) -> Iterator[object]:
@@ -113,9 +90,6 @@ class RecentTokens:
         vocabulary: the drafter's own tokens; only the others are offered.
         width: C, how many columns each row has. The oldest tokens are left out, not the newest.
         window: how many of a sequence's last tokens are looked at.
-        bonus: is added to the logit of every dynamic token that is among those last tokens,
-            whichever source offers it. For a head that does not know what a repetition is worth,
-            such as lifted rows.
         device: where the result is made, and where contexts are if they are a tensor.
 
     Example:
@@ -132,15 +106,11 @@ class RecentTokens:
         width: int = 64,
         window: int = 256,
         *,
-        bonus: float = 0.0,
         device: torch.device | str = "cpu",
     ) -> None:
         self.width = whole_number("RecentTokens", "width", width, 1)
         self.window = whole_number("RecentTokens", "window", window, 1)
-        if not abs(bonus) <= torch.finfo(torch.float32).max:  # not of NaN
-            raise ValueError(f"RecentTokens: bonus is {bonus!r:.40}; needs a finite number")
-        self.bonus, self.vocabulary = float(bonus), vocabulary
-        self.allowed = is_pruned(vocabulary, device)
+        self.vocabulary, self.allowed = vocabulary, is_pruned(vocabulary, device)
 
     def __call__(self, contexts: Contexts) -> Tensor:
         """Return the distinct pruned tokens among each sequence's last `window`, newest first.
@@ -150,101 +120,11 @@ class RecentTokens:
         """
         return named("RecentTokens", contexts, self.width, self.allowed, recent=self)
 
-    def among(self, contexts: Contexts, tokens: Tensor) -> Tensor:
-        """Which of the tokens `[B, C]` are among each sequence's last `window`: `[B, C]` bool.
-
-        Reads nothing back from the device of the tokens.
-        """
-        recent = named("RecentTokens", contexts, None, None, recent=self).to(tokens.device)
-        recent, tokens = recent.long().sort(1).values, tokens.long()
-        place = torch.searchsorted(recent, tokens).clamp_(max=recent.shape[1] - 1)
-        return (recent.gather(1, place) == tokens) & (tokens >= 0)
-
-
-class CombinedTokens:
-    """Several sources as one: what the first names, then what the second adds, each token once.
-
-    Where the width does not hold everything, the last sources lose. So put recent tokens before a
-    `SuccessorTable`, which can fill any width, and give them a small one of their own where columns
-    are few: in 32 or 64 columns the 8 newest recent tokens did better before a table than more or
-    none. Columns that no source fills are -1, behind the others.
-
-    Args:
-        sources: at least one. They are called in this order with what this is called with.
-        vocabulary: the drafter's own tokens; only the others are offered.
-        width: C, how many columns each row has.
-        device: where the result is made.
-
-    Example:
-        >>> vocabulary = Vocabulary([0, 1], target_size=10)
-        >>> recent = RecentTokens(vocabulary, width=2)
-        >>> always = lambda contexts: torch.tensor([[5, 9]] * len(contexts))
-        >>> CombinedTokens([recent, always], vocabulary, width=3)([[7, 0, 9], [0, 4]])
-        tensor([[9, 7, 5],
-                [4, 5, 9]], dtype=torch.int32)
-    """
-
-    def __init__(
-        self,
-        sources: Sequence[Callable[..., Tensor]],
-        vocabulary: Vocabulary,
-        width: int = 128,
-        *,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        whole_number("CombinedTokens", "the number of sources", len(sources), 1)
-        self.sources = tuple(sources)
-        self.width = whole_number("CombinedTokens", "width", width, 1)
-        self.reads_hidden = any(map(reads_hidden, sources))
-        self.vocabulary, self.allowed = vocabulary, is_pruned(vocabulary, device)
-
-    def __call__(self, contexts: Contexts, *, hidden: Tensor | None = None) -> Tensor:
-        """The distinct pruned tokens that the sources name, in their order: `[B, width]` int32.
-
-        -1 where there are no more. Nothing is read back from the device.
-
-        Args:
-            contexts: B sequences of target ids, or a padded tensor `[B, L]` of integers.
-            hidden: `[B, d]`, for the sources that read it, as `ScreenedTokens`.
-        """
-        if self.reads_hidden and hidden is None:
-            raise ValueError(
-                "CombinedTokens: a source reads hidden states and hidden is None; needs [B, d]"
-            )
-        if (parts := self._at_once()) is not None:
-            return named("CombinedTokens", contexts, self.width, self.allowed, *parts)
-        each = [offered(source, contexts, hidden) for source in self.sources]
-        for place, tokens in enumerate(each):
-            result = f"CombinedTokens: the result of sources[{place}]"
-            check_tensor(result, tokens, _IDS, len(contexts), "n")
-        candidates = torch.cat([tokens.to(self.allowed.device) for tokens in each], dim=1)
-        return distinct_tokens(candidates, self.allowed, self.width)
-
-    @property
-    def is_one_call(self) -> bool:
-        """Whether one call of the operator names what all its sources do."""
-        return self._at_once() is not None
-
-    def _at_once(self) -> tuple[Any, Any] | None:
-        """Recent tokens and a table, where these are all: one call of the operator names both."""
-        parts: tuple[Any, ...] = (*self.sources, None)
-        recent, table, allowed = parts[0], parts[1], self.allowed
-        if type(recent) is not RecentTokens or len(parts) > 3:
-            return None
-        if recent.vocabulary is not self.vocabulary or recent.allowed.device != allowed.device:
-            return None
-        if table is not None:
-            of = getattr(table, "offsets", allowed)
-            is_table = type(table) is getattr(table, "table_type", None)
-            if not is_table or len(of) != len(allowed) + 1 or of.device != allowed.device:
-                return None
-        return recent, table
-
 
 def named(
     source: str,
     contexts: Contexts,
-    width: int | None,
+    width: int,
     allowed: Tensor | None,
     recent: RecentTokens | None = None,
     table: Any = None,
@@ -253,14 +133,13 @@ def named(
 
     Args:
         source: what errors are said to come from.
-        width: None: as many as there may be.
         allowed: `[V_t]` bool; None: every token.
-        recent: its own `width` limits it, unless that of all is None.
+        recent: its own `width` limits it.
         table: a `SuccessorTable`.
     """
     window = 1 if recent is None else recent.window
     if isinstance(contexts, Tensor):
-        check_tensor(f"{source}: contexts", contexts, _IDS, "B", "L")
+        check_tensor(f"{source}: contexts", contexts, IDS, "B", "L")
         kept = KeptContexts(contexts if contexts.stride(1) == 1 else contexts.contiguous())
     elif isinstance(contexts, KeptContexts):
         kept = contexts
@@ -271,17 +150,12 @@ def named(
         padded = [[*[-1] * (longest - len(ids)), *ids] for ids in ends]
         tensor = torch.tensor(padded, dtype=torch.int64, device=device).view(len(padded), longest)
         kept = KeptContexts(tensor)
-    window, most = min(window, kept.window), 0 if recent is None else recent.width
-    if width is None:
-        every = (kept.contexts, kept.decided, kept.drafts)
-        width = max(1, min(window, sum(each.shape[1] for each in every if each is not None)))
-        most = width
     found: Tensor = operators.name_tokens(
         kept.contexts,
         allowed,
         *((None, None) if table is None else (table.offsets, table.tokens)),
-        min(width, most),
-        window,
+        0 if recent is None else min(width, recent.width),
+        min(window, kept.window),
         width,
         kept.decided,
         kept.drafts,

@@ -10,7 +10,6 @@ import copy
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from torch import Tensor
 from .._ops.inputs import check_entries, check_shape, check_tensor, whole_number
 from ..files import TensorFile
 from ..vocabulary import Vocabulary
-from .sources import CombinedTokens, Contexts, RecentTokens, is_pruned, named
+from .sources import Contexts, is_pruned, named
 
 _PENDING = 1 << 22  # pairs that wait to be merged at once, 64 MB
 _MOST_PAIRS = 1 << 23  # 16 bytes each; a merge takes about 100 for each of these and of the new
@@ -169,8 +168,6 @@ class SuccessorTable:
                 [-1, -1, -1]], dtype=torch.int32)
     """
 
-    table_type: ClassVar[type]
-
     def __init__(self, offsets: Tensor, tokens: Tensor, width: int) -> None:
         _check_table(offsets, tokens, width)
         self.offsets, self.tokens, self.width = offsets, tokens, width
@@ -241,31 +238,6 @@ class SuccessorTable:
         except ValueError as error:
             raise ValueError(f"SuccessorTable.load: {path}: {error}") from error
 
-
-def recent_and_successors(
-    vocabulary: Vocabulary,
-    successors: SuccessorTable | None,
-    *,
-    width: int = 128,
-    recent: int = 32,
-    window: int = 256,
-) -> CombinedTokens:
-    """Make the recommended source: some recent tokens, then successors of the last token.
-
-    Args:
-        successors: None where there is no table; recent tokens may then take all columns.
-        width: C, columns of each row.
-        recent: how many of them recent tokens have for their own.
-        window: how many of a sequence's last tokens are recent.
-    """
-    if successors is None:
-        return CombinedTokens([RecentTokens(vocabulary, width, window)], vocabulary, width)
-    newest = RecentTokens(vocabulary, min(recent, width), window)
-    return CombinedTokens([newest, successors], vocabulary, width)
-
-
-# Of what inherits from it another type, since it may name anything.
-SuccessorTable.table_type = SuccessorTable
 
 _FILE = TensorFile("SuccessorTable", "rdk_cuda.successors", 1, ("offsets", "tokens"), ValueError)
 

@@ -15,11 +15,10 @@ from .stages.lengths import Drafts
 from .stages.lifted import Lifted
 from .stages.stage import Stage, State
 from .stages.tokenizers import Tokenizers
-from .stages.tree import Tree
 
 RECIPES: dict[type[Pair], tuple[type[Stage[Request]], ...]] = {
     TextPair: (Tokenizers,),
-    Pair: (Lifted, Affinity, Drafts, Tree),
+    Pair: (Lifted, Affinity, Drafts),
 }
 """The stages for a kind of pair, in order; one of them makes the drafters."""
 

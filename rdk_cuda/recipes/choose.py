@@ -5,19 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from .. import moved
 from ..drafter import FullHead, PrunedDrafter
 from ..functional import redistribute
 from .recording import Samples
-
-if not TYPE_CHECKING:
-    __getattr__ = partial(moved.attribute, __name__)
 
 Label = TypeVar("Label")
 

@@ -33,7 +33,7 @@ from .resume import weights_of
 from .saved import calibrated_temperature, load_calibrated
 from .stages.stage import Stage, State
 from .stages.train.distill import STEPS_A_ROUND, Distillation, Recipe, write_into
-from .stages.train.parts import ALL, Trained, parts_of
+from .stages.train.parts import ALL, TrainedRows, parts_of
 
 HELD_OUT_TEXTS = 64  # half of them choose, half measure
 AT_ONCE = 32  # texts that are written in one batch
@@ -238,9 +238,8 @@ class Train(Stage[Training]):
         device = models.target.device
         weight, bias = models.drafter_head
         full_head = weight.to(device), None if bias is None else bias.to(device)
-        target_head = models.target.get_output_embeddings().weight.detach()
         try:
-            parts = self._parts(state, full_head, target_head)
+            parts = self._parts(state, full_head)
         except ValueError as error:
             raise InputError(f"--train {given.train}: {error}") from error
         body = self.body(state)
@@ -292,8 +291,8 @@ class Train(Stage[Training]):
         write_into(body, came)
         return outcome
 
-    def _parts(self, state: State[Training], full_head: FullHead, target_head: Tensor) -> Trained:
-        return parts_of(state.request.train, self.drafter, full_head, target_head)
+    def _parts(self, state: State[Training], full_head: FullHead) -> TrainedRows:
+        return parts_of(state.request.train, self.drafter, full_head)
 
     def _read(self, state: State[Training]) -> Read:
         state.models.network.requires_grad_(False)

@@ -143,11 +143,9 @@ def held_out_rows(documents: Tensor, share: float) -> Tensor:
 
     At least one document, unless there is only one: then none.
     """
-    if not 0 <= share < 1:
-        raise ValueError(f"held_out_rows: share is {share}; needs 0 or more and less than 1")
     members, place = documents.unique(return_inverse=True)
     count = len(members)
-    if count < 2 or share == 0:
+    if count < 2:
         return torch.zeros_like(documents, dtype=torch.bool)
     wanted = min(count - 1, max(1, round(share * count)))
     ranks = torch.arange(count, device="cpu")

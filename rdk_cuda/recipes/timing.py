@@ -130,15 +130,12 @@ def expected_accepted_length(rates: Tensor, draft_length: int) -> Tensor:
 class HeadCost:
     """The cost of a drafter's LM head for a position: bytes read, and operations.
 
-    Static rows are read once for a whole batch, dynamic ones for each position.
-
     Attributes:
         rows: V_t for a full head, V_hot for a pruned one, V_hot + K with virtual tokens.
         hidden_size: d.
         bytes_each: of one weight, 2 for bfloat16.
         dynamic_columns: gathered rows, on average.
-        screen_bytes: of screens, one byte a weight, read once for a batch.
-        screen_bytes_each: of their second looks, two bytes a weight, read for each position.
+        screen_bytes: of screens, one byte a weight.
 
     Example:
         >>> full = HeadCost(rows=128256, hidden_size=4096)
@@ -154,26 +151,23 @@ class HeadCost:
     bytes_each: int = 2
     dynamic_columns: float = 0.0
     screen_bytes: int = 0
-    screen_bytes_each: int = 0
 
     @classmethod
     def of(cls, drafter: PrunedDrafter, dynamic_columns: float, bytes_each: int) -> HeadCost:
         """Return the cost of a drafter's small head, with so many dynamic columns on average."""
         rows, width = drafter.weight.shape
-        screens = drafter.screen_bytes, drafter.screen_bytes_each
-        return cls(rows, width, bytes_each, dynamic_columns, *screens)
+        return cls(rows, width, bytes_each, dynamic_columns, drafter.screen_bytes)
 
-    def bytes_read(self, batch: int = 1) -> float:
-        """Bytes that a draft reads, of a batch that shares the head's rows."""
+    def bytes_read(self) -> float:
+        """Bytes that a draft reads."""
         row = self.bytes_each * self.hidden_size
-        once = row * self.rows + self.screen_bytes
-        return once / batch + row * self.dynamic_columns + self.screen_bytes_each
+        return float(row * self.rows + self.screen_bytes + row * self.dynamic_columns)
 
     @property
     def flops(self) -> float:
         """Operations of a draft, products and sums."""
         rows = (self.rows + self.dynamic_columns) * self.hidden_size
-        return 2 * (rows + self.screen_bytes + self.screen_bytes_each / 2)
+        return 2 * (rows + self.screen_bytes)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,11 @@
 
 from ..recipes.stages.train.distill import STEPS_A_ROUND, Distillation, DistillationError, Recipe
 from ..recipes.stages.train.losses import LOSSES, OverlapLoss, redistributed
-from ..recipes.stages.train.parts import ALL, HEAD, LIFTED_ROWS, PARTS, VIRTUAL_ROWS
+from ..recipes.stages.train.parts import ALL, HEAD, PARTS, VIRTUAL_ROWS
 
 __all__ = [
     "ALL",
     "HEAD",
-    "LIFTED_ROWS",
     "LOSSES",
     "PARTS",
     "STEPS_A_ROUND",

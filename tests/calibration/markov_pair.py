@@ -75,27 +75,6 @@ class MarkovPair:
         return Vocabulary.most_likely(self.target_logits.softmax(-1).mean(0), count)
 
 
-@dataclass(frozen=True, eq=False)
-class RepeatingPair(MarkovPair):
-    """A target whose logits are larger for tokens that it has seen, which the drafter never knows.
-
-    Attributes:
-        repeats: by how much.
-    """
-
-    repeats: float
-
-    @classmethod
-    def of(cls, pair: MarkovPair, repeats: float) -> RepeatingPair:
-        """With the tables of another pair."""
-        return cls(pair.target_logits, pair.hidden, pair.weight, pair.bias, repeats)
-
-    def read(self, ids: Tensor) -> Reading:
-        """As of `MarkovPair`."""
-        seen = torch.nn.functional.one_hot(ids, V).cumsum(1) > 0
-        return Reading(self.target_logits[ids] + self.repeats * seen, self.hidden[ids])
-
-
 def windows(documents: Sequence[Sequence[int]]) -> list[Window]:
     """One for each document."""
     return [Window(place, list(ids)) for place, ids in enumerate(documents)]

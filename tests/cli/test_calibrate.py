@@ -255,11 +255,11 @@ def test_tokens_can_be_named_and_indispensable_ones_join_them(desk: Desk, tiny: 
         ("--keep 1", 400, None),
         # A temperature at which no pruned token has mass needs no virtual ones.
         pytest.param("--temperature 1e-5", 300, None, marks=pytest.mark.ci),
-        # More of everything than there is means all of it.
+        # More of everything than there is means all of it, and beside that no virtual token helps.
         pytest.param(
             "--virtual 1000000000000 --dynamic 1000000000000 --positions 1000000000000 "
             "--keep-by variance",
-            400,
+            300,
             400,
             marks=pytest.mark.ci,
         ),
@@ -300,8 +300,6 @@ def test_when_drafts_should_end_is_saved_with_the_drafter_and_used(desk: Desk) -
     """And refused where somebody has changed it."""
     out = desk.out
     assert main(command(desk.pair, desk.calibrated.text, out, "--draft-cost", 0.1)) == 0
-    tree = settings_of(out)["tree"]
-    assert tree["speed"] == pytest.approx((1 + tree["accepted"]) / (1 + 0.1 * tree["passes"]))
     found = settings_of(out)["drafts"]
     assert 1 <= found["draft_length"] <= 8
     assert found["gain"] >= 1

@@ -20,7 +20,7 @@ from rdk_cuda.recipes import resume
 from rdk_cuda.recipes.inputs import loading, pairs
 from rdk_cuda.recipes.inputs.pairs import read_models as read_both
 from rdk_cuda.recipes.stages import affinity
-from tests.tiny_models import save_model
+from tests.tiny_models import save_model, save_tokenizer
 
 from ..bounded_memory import disk_for
 from .calibrating import Pair, command, count_reads, digests, write_texts
@@ -29,6 +29,7 @@ from .conftest import Desk
 Refused = Callable[..., str]
 Change = Callable[[], object]
 PAIR, OUT = (Path("target"), Path("drafter")), Path("out")
+WEIGHTS = "model.safetensors"
 FILES = [Path("text") / f"{number}.txt" for number in range(5)]
 LATER = "text/1.txt text/2.txt text/3.txt text/4.txt"
 
@@ -100,7 +101,7 @@ def configured(name: str, **changes: object) -> Change:
 
 def weighted(model: str, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Change:
     def run() -> None:
-        file = Path(model) / "model.safetensors"
+        file = Path(model) / WEIGHTS
         tensors = load_file(file)
         tensors[name] = change(tensors[name]).contiguous()
         save_file(tensors, file, {"format": "pt"})
@@ -187,6 +188,25 @@ CHANGES: list[tuple[Change, str, str]] = [
     (lambda: OUT.symlink_to("nowhere"), "", "out"),
     (lambda: OUT.symlink_to("nowhere"), "--overwrite", "out"),
     (lambda: shutil.rmtree("drafter"), "", "--drafter drafter: no such directory"),
+    (lambda: Path("drafter/config.json").unlink(), "", "--drafter drafter: no config.json"),
+    (
+        lambda: [file.unlink() for file in Path("target").glob("tokenizer*")],
+        "",
+        "--target target: holds no tokenizer",
+    ),
+    (lambda: os.truncate(f"drafter/{WEIGHTS}", 1000), "", "--drafter drafter: "),
+    (lambda: Path(f"drafter/{WEIGHTS}").unlink(), "", "--drafter drafter: "),
+    (
+        lambda: Path(f"drafter/{WEIGHTS}").rename("drafter/pytorch_model.bin"),
+        "",
+        "--drafter drafter:  ... safetensors",
+    ),
+    (
+        configured("drafter/config.json", num_hidden_layers=3),
+        "",
+        "--drafter drafter: its files lack",
+    ),
+    (lambda: save_tokenizer(Path("target"), 450), "", "tokenizer has 450 tokens"),
     (other_tokenizer, "", "--keep: prunes a drafter with the target's tokenizer"),
     (
         lambda: save_model(Path("drafter"), hidden=8, seed=2, vocabulary=408),

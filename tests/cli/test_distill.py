@@ -118,11 +118,10 @@ def test_an_interrupted_run_writes_the_same_files_later(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--train", "lifted-rows"), "no lifted rows: it had rows for all tokens; train head"),
         (("--train", "all", "--dtype", "bfloat16"), "needs float32 with --train all"),
         (("--prompt", "480"), "needs one of 480, a window"),
         (("--prompt", "400", "--tokens", "200"), "600 tokens long, and the models can read 512"),
-        (("--train", "body"), "--train body: needs one of head, virtual-rows, lifted-rows, all"),
+        (("--train", "body"), "--train body: needs one of head, virtual-rows, all"),
         (("--loss", "tv", "kl"), "--loss kl: needs one of tv, log-alpha, lk, forward-kl"),
     ],
 )

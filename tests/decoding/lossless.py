@@ -74,11 +74,11 @@ def successors() -> SuccessorTable:
     return SuccessorTable(offsets, tokens, width=2)
 
 
-def screened(**more: int) -> ScreenedTokens:
+def screened() -> ScreenedTokens:
     """The two of four pruned tokens that a screen of rank 8 finds for each of the 36 states."""
     right = torch.randn(8, SIZE * SIZE, generator=torch.Generator().manual_seed(3))
     left = DRAFTER.T[VOCABULARY.pruned] @ right.T
-    return ScreenedTokens.from_factors(VOCABULARY, left, right, width=2, **more)
+    return ScreenedTokens.from_factors(VOCABULARY, left, right, width=2)
 
 
 SOURCES: dict[str, Callable[[], DynamicTokens]] = {
@@ -86,9 +86,7 @@ SOURCES: dict[str, Callable[[], DynamicTokens]] = {
     "successors": successors,
     "recent tokens, successors": lambda: CombinedTokens([recent(), successors()], VOCABULARY, 3),
     "screened": screened,
-    "recent tokens, screened twice": lambda: CombinedTokens(
-        [recent(), screened(rank=3, candidates=3)], VOCABULARY, 3
-    ),
+    "recent tokens, screened": lambda: CombinedTokens([recent(), screened()], VOCABULARY, 3),
 }
 
 

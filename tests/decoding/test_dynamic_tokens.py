@@ -24,7 +24,7 @@ from rdk_cuda import (
 from rdk_cuda.decoding import DrafterChain, DrafterTree, Output, SpeculativeDecoder
 from rdk_cuda.decoding.generation import Continuation, Kind
 from rdk_cuda.decoding.models import feed_unread
-from rdk_cuda.dynamic_tokens import DynamicTokens, with_recent_bonus
+from rdk_cuda.dynamic_tokens import DynamicTokens
 
 SIZE = 9
 VOCABULARY = Vocabulary([0, 2, 3, 7], SIZE)
@@ -158,7 +158,7 @@ def test_unused_columns_change_nothing() -> None:
 def test_a_source_that_reads_what_is_new_drafts_as_one_that_is_told_all(
     proposer: Any, name: str
 ) -> None:
-    source: Any = with_recent_bonus(SOURCES[name], 0.7)
+    source: Any = SOURCES[name]
     drafter = TableModel(TABLE[:, VOCABULARY.draft_ids], SIZE)
 
     counts, decided = [40, 9, 60], list[list[int]]()

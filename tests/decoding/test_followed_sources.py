@@ -20,8 +20,7 @@ from rdk_cuda import (
     SuccessorTable,
     Vocabulary,
 )
-from rdk_cuda.dynamic_tokens import Contexts, Followed, with_recent_bonus
-from rdk_cuda.dynamic_tokens.sources import with_bonus
+from rdk_cuda.dynamic_tokens import Contexts, Followed
 
 SIZE = 40
 VOCABULARY = Vocabulary(range(0, SIZE, 3), SIZE)
@@ -73,18 +72,18 @@ class Reversed(SuccessorTable):
 
 
 RECENT = RecentTokens(VOCABULARY, width=3, window=11)
-WIDE = RecentTokens(ANOTHER, width=9, window=6, bonus=0.5)
+WIDE = RecentTokens(ANOTHER, width=9, window=6)
 TABLE = table(VOCABULARY, 0)
 SCREEN = ScreenedTokens.from_factors(
     VOCABULARY, torch.eye(SIZE)[VOCABULARY.pruned], HIDDEN, width=4
 )
 SOURCES: dict[str, Any] = {
     "recent": RECENT,
-    "recent, all of a short window": RecentTokens(VOCABULARY, width=20, window=1, bonus=2.0),
+    "recent, all of a short window": RecentTokens(VOCABULARY, width=20, window=1),
     "recent, in more columns": CombinedTokens([RECENT], VOCABULARY, width=8),
     "successors": TABLE,
     "both": CombinedTokens([RECENT, TABLE], VOCABULARY, width=8),
-    "both, cut": CombinedTokens([with_recent_bonus(RECENT, 1.5), TABLE], VOCABULARY, width=4),
+    "both, cut": CombinedTokens([RECENT, TABLE], VOCABULARY, width=4),
     "of other vocabularies": CombinedTokens([WIDE, table(ANOTHER, 1), RECENT], VOCABULARY, 12),
     "and a screen": CombinedTokens([RECENT, TABLE, SCREEN], VOCABULARY, width=9),
     "in each other": CombinedTokens(
@@ -141,11 +140,7 @@ def follow(source: Any, seed: int, batch: int, calls: int, wrong: int = 0) -> in
         expected = source(contexts, **options)
         assert tokens.shape == expected.shape
         assert tokens.dtype == expected.dtype
-        logits = torch.zeros(tokens.shape)
-        raised = with_bonus(followed, followed.contexts, tokens, logits)
-        same = torch.equal(tokens, expected)
-        same = same and raised.equal(with_bonus(source, contexts, expected, logits))
-        differ += not same
+        differ += not torch.equal(tokens, expected)
     return differ
 
 
@@ -160,7 +155,7 @@ def test_what_is_followed_names_in_every_call_what_all_of_it_would(source: Any, 
 def test_so_it_does_for_any_history_width_and_window(
     seed: int, batch: int, width: int, window: int
 ) -> None:
-    recent = RecentTokens(VOCABULARY, width, window, bonus=0.25)
+    recent = RecentTokens(VOCABULARY, width, window)
     assert follow(recent, seed, batch, calls=30) == 0
     assert follow(CombinedTokens([recent, TABLE], VOCABULARY, 6), seed, batch, calls=30) == 0
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -23,8 +21,7 @@ from rdk_cuda import (
     Vocabulary,
     distinct_tokens,
 )
-from rdk_cuda.dynamic_tokens import Contexts, recent_tokens_of, with_recent_bonus
-from rdk_cuda.dynamic_tokens.sources import with_bonus
+from rdk_cuda.dynamic_tokens import Contexts
 
 SIZE = 12
 VOCABULARY = Vocabulary([3, 0, 11, 8], SIZE)
@@ -131,34 +128,11 @@ def test_two_tensors_of_tokens_make_one_that_names_no_token_twice() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_offered_tokens_that_are_recent_get_the_bonus_and_no_others(source: Any) -> None:
-    """As by hand, for lists and padded tensors, with ids that are no tokens."""
-    raising = with_recent_bonus(source, 1.5)
-    window = next(recent_tokens_of(raising)).window
-    contexts = ragged_contexts(seed=3)
-    tokens = torch.randint(-1, SIZE, (30, 6), generator=torch.Generator().manual_seed(3)).int()
-    logits = torch.randn(30, 6, generator=torch.Generator().manual_seed(4))
-    recent = [
-        [token >= 0 and token in context[-window:] for token in row]
-        for row, context in zip(tokens.tolist(), contexts, strict=True)
-    ]
-    expected = logits + 1.5 * torch.tensor(recent)
-    assert 10 < int(torch.tensor(recent).sum()) < 100
-    assert torch.equal(with_bonus(raising, contexts, tokens, logits), expected)
-    padded = torch.tensor([[-1] * (40 - len(context)) + context for context in contexts])
-    assert torch.equal(with_bonus(raising, padded, tokens, logits), expected)
-    assert torch.equal(with_bonus(source, contexts, tokens, logits), logits)
-    assert with_bonus(raising, [[]], tokens[:1], logits[:1]).equal(logits[:1])
-
-
-@pytest.mark.parametrize("source", SOURCES)
 def test_nothing_of_a_tensor_is_read_on_the_host(source: Callable[..., Tensor]) -> None:
     """A fake tensor has no values: reading one, to branch on it or to size an output, raises."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         ids = mode.from_tensor(torch.zeros(3, 9, dtype=torch.int64))
-        tokens = source(ids)
-        assert tokens.shape[0] == 3
-        with_bonus(with_recent_bonus(source, 1.0), ids, tokens, tokens.float())
+        assert source(ids).shape[0] == 3
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -170,13 +144,6 @@ def test_a_source_is_one_call_of_an_operator_also_in_a_compiled_graph(
     assert called == [torch.ops.rdk.name_tokens.default]
     compiled = torch.compile(source, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(ids), source(ids))
-
-
-def test_a_bonus_may_be_a_large_whole_number() -> None:
-    source, contexts, tokens = RecentTokens(VOCABULARY, bonus=10**30), [[7]], torch.tensor([[7]])
-    assert with_bonus(source, contexts, tokens, torch.zeros(1, 1)).tolist() == [
-        [pytest.approx(1e30)]
-    ]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +165,6 @@ def test_contexts_that_do_not_fit_are_refused(contexts: torch.Tensor, message: s
     [
         (lambda: RecentTokens(VOCABULARY, width=0), "RecentTokens: width is 0; needs at least 1"),
         (lambda: RecentTokens(VOCABULARY, window=0), "window is 0; needs at least 1"),
-        (lambda: RecentTokens(VOCABULARY, bonus=math.inf), "bonus is inf; needs a finite number"),
         (lambda: CombinedTokens([], VOCABULARY, 4), "number of sources is 0; needs at least 1"),
         (
             lambda: CombinedTokens(SOURCES, VOCABULARY, 0),

@@ -271,7 +271,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         SteeredModel(drafter(), Steering((4, 17, 30), state_size=32, layers=2, width=48))
     )
     with pytest.raises(
-        ValueError, match=r"state_layers is \[4, 17, 30\]; needs numbers from 0 to 2"
+        ValueError, match=r"state_layers is \[4, 17, 30\]; needs numbers from 0 to 3"
     ):
         target().generate(torch.tensor([[1, 2]]), max_new_tokens=2, custom_generate=deeper)
     _, drafts = pair()

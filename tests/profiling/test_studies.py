@@ -195,7 +195,7 @@ SLOW = [
         lifted_rows,
         "lifted-rows/demo",
         f"--full {{folder}}/all --published {SHIPPED / 'eagle3'} --positions=200 --samples=150 "
-        "--compared=20 --held-out=200 --threads=1 --train-steps=2 --data=text --work {folder}",
+        "--compared=20 --held-out=200 --threads=1 --work {folder}",
         full_drafter,
     ),
     Study(steering, "steering/cpu", "--steps=6 --texts=8 --tokens=8 --threads=1"),

@@ -15,15 +15,13 @@ from torch import Tensor
 import rdk_cuda
 from rdk_cuda.calibration import Options
 from rdk_cuda.decoding.models import Reading
-from rdk_cuda.drafter import LiftedHead, LiftedRows, PrunedDrafter
-from rdk_cuda.dynamic_tokens import with_recent_bonus
+from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.recipes.inputs.documents import Window
 from rdk_cuda.recipes.stages.pruning import RECOMMENDED, Pruning
-from rdk_cuda.recipes.stages.train.parts import Trained, parts_of
+from rdk_cuda.recipes.stages.train.parts import TrainedRows, parts_of
 from rdk_cuda.training import (
     ALL,
     HEAD,
-    LIFTED_ROWS,
     STEPS_A_ROUND,
     VIRTUAL_ROWS,
     Distillation,
@@ -31,7 +29,7 @@ from rdk_cuda.training import (
     Recipe,
 )
 from tests.bounded_memory import disk_for
-from tests.calibration.markov_pair import D, MarkovPair, V, material, windows
+from tests.calibration.markov_pair import MarkovPair, V, material, windows
 from tests.proof.statistics.chi_square import assert_caught, assert_fits, histogram
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -43,46 +41,28 @@ RECIPE = Recipe(steps=30, batch=BATCH, learning_rate=0.02, prompt=PROMPT)
 
 @cache
 def drafter() -> PrunedDrafter:
-    """With virtual and dynamic tokens, and a bonus for recent ones."""
+    """With virtual and dynamic tokens."""
     pruning = Pruning(material(PAIR), PAIR.likeliest(), Options(virtual=4, dynamic=8, recent=4))
     found = pruning.method(RECOMMENDED, 1.0).drafter
     assert found.affinity.draft_size > found.vocabulary.draft_size
-    return replace(found, dynamic_tokens=with_recent_bonus(found.dynamic_tokens, 0.5))
-
-
-def lifted(found: PrunedDrafter) -> PrunedDrafter:
-    """The same with lifted rows, and the virtual ones that follow from them."""
-    random = torch.Generator().manual_seed(5)
-    rows = LiftedRows(
-        torch.eye(D + 2, D) + 0.1 * torch.randn(D + 2, D, generator=random),
-        torch.randn(V, generator=random),
-        torch.tensor([-0.3, 0.2]),
-    )
-    kept, bias = found.vocabulary.draft_size, torch.zeros(found.affinity.draft_size)
-    means = found.affinity.expectation(
-        torch.cat([rows.rows(PAIR.weight), rows.bias[:, None]], 1), first_row=kept
-    ).float()
-    bias[kept:] = means[:, -1]
-    weight = torch.cat([found.weight[:kept], means[:, :-1]])
-    return replace(found, weight=weight, bias=bias, lifted=rows)
+    return found
 
 
 def texts(turn: int, count: int = STEPS_A_ROUND * BATCH) -> Sequence[Window]:
     return windows(PAIR.documents(count, LENGTH, seed=100 + turn))
 
 
-def training(parts: Trained, checkpoint: Path | None = None, **recipe: Any) -> Distillation:
+def training(parts: TrainedRows, checkpoint: Path | None = None, **recipe: Any) -> Distillation:
     given = replace(RECIPE, **recipe)
     return Distillation(PAIR.read, parts, texts, texts(-1), texts(-2), given, checkpoint=checkpoint)
 
 
-@pytest.mark.parametrize("train", [HEAD, VIRTUAL_ROWS, LIFTED_ROWS, ALL])
+@pytest.mark.parametrize("train", [HEAD, VIRTUAL_ROWS, ALL])
 def test_untrained_parts_say_what_the_drafter_says(train: str) -> None:
-    found = lifted(drafter()) if train == LIFTED_ROWS else drafter()
-    full_head = LiftedHead(found.lifted, PAIR.weight) if found.lifted else PAIR.full_head
+    found = drafter()
     hidden, contexts = PAIR.hidden[:9], [[place, place + 1, place] for place in range(9)]
-    expected = found.columns(full_head, hidden, contexts)  # type: ignore[arg-type]
-    parts = parts_of(train, found, PAIR.full_head, PAIR.weight)
+    expected = found.columns(PAIR.full_head, hidden, contexts)
+    parts = parts_of(train, found, PAIR.full_head)
     got = parts.columns(hidden, contexts)._asdict()
     assert got.keys() == expected.keys()
     assert torch.equal(got.pop("dynamic_tokens"), expected.pop("dynamic_tokens"))
@@ -105,25 +85,19 @@ def test_untrained_parts_say_what_the_drafter_says(train: str) -> None:
         (HEAD, "tv", 0.01),
         (HEAD, "forward-kl", 0.01),
         (VIRTUAL_ROWS, "tv", 0.0),
-        (LIFTED_ROWS, "lk", 0.01),
+        (HEAD, "lk", 0.01),
     ],
 )
 def test_more_is_accepted_and_what_is_not_trained_stays(
     train: str, loss: str, least: float
 ) -> None:
-    found = lifted(drafter()) if train == LIFTED_ROWS else drafter()
-    run = training(parts_of(train, found, PAIR.full_head, PAIR.weight), loss=loss)
+    found = drafter()
+    run = training(parts_of(train, found, PAIR.full_head), loss=loss)
     trained = run.run()
     assert float((run.acceptance(texts(-2)) - run.before).mean()) > least
     kept = found.vocabulary.draft_size
     assert torch.equal(trained.weight[:kept], found.weight[:kept]) == (train != HEAD)
     assert not torch.equal(trained.weight[kept:], found.weight[kept:])
-    if found.lifted is not None and trained.lifted is not None:
-        assert not torch.equal(trained.lifted.map, found.lifted.map)
-        means = found.affinity.expectation(trained.lifted.rows(PAIR.weight), first_row=kept)
-        torch.testing.assert_close(trained.weight[kept:], means.float(), rtol=1e-5, atol=1e-5)
-    else:
-        assert trained.lifted is None
 
 
 def first_tokens(drafts: PrunedDrafter, judged_as: PrunedDrafter, count: int = 100_000) -> Tensor:
@@ -149,15 +123,15 @@ def first_tokens(drafts: PrunedDrafter, judged_as: PrunedDrafter, count: int = 1
 
 
 def test_what_a_trained_drafter_begins_has_the_target_s_distribution() -> None:
-    parts = parts_of(HEAD, drafter(), PAIR.full_head, PAIR.weight)
+    parts = parts_of(HEAD, drafter(), PAIR.full_head)
     trained, probs = training(parts).run(), PAIR.target_logits[7].softmax(-1)
     assert_fits(first_tokens(trained, trained), probs)
     assert_caught(first_tokens(trained, drafter()), probs)
 
 
 def test_an_interrupted_training_goes_on_to_the_bit(tmp_path: Path) -> None:
-    def parts() -> Trained:
-        return parts_of(HEAD, drafter(), PAIR.full_head, PAIR.weight)
+    def parts() -> TrainedRows:
+        return parts_of(HEAD, drafter(), PAIR.full_head)
 
     whole = training(parts()).run()
     checkpoint = tmp_path / "training.tmp"
@@ -190,7 +164,7 @@ def test_a_full_disk_is_an_error_that_names_the_checkpoint_and_the_last_one_stay
     tmp_path: Path,
 ) -> None:
     checkpoint = tmp_path / "training.tmp"
-    run = training(parts_of(HEAD, drafter(), PAIR.full_head, PAIR.weight), checkpoint)
+    run = training(parts_of(HEAD, drafter(), PAIR.full_head), checkpoint)
     run.run()
     last = checkpoint.read_bytes()
     run.step = 0
@@ -204,7 +178,7 @@ def test_the_best_drafter_is_kept_and_training_ends_when_nothing_gets_better() -
     """Steps this large break a drafter at once."""
     found = drafter()
     run = training(
-        parts_of(HEAD, found, PAIR.full_head, PAIR.weight),
+        parts_of(HEAD, found, PAIR.full_head),
         learning_rate=50.0,
         steps=200,
         patience=2,
@@ -220,7 +194,7 @@ def test_what_a_drafter_below_its_head_says_gets_a_gradient() -> None:
     def read(ids: torch.Tensor) -> Reading:
         return Reading(PAIR.target_logits[ids], table[ids])
 
-    parts = parts_of(ALL, drafter(), PAIR.full_head, PAIR.weight)
+    parts = parts_of(ALL, drafter(), PAIR.full_head)
     run = Distillation(read, parts, texts, texts(-1), texts(-2), RECIPE, body=[table])
     run.run()
     assert not torch.equal(table, PAIR.hidden)
@@ -229,12 +203,6 @@ def test_what_a_drafter_below_its_head_says_gets_a_gradient() -> None:
 
 def test_parts_that_a_drafter_lacks_are_refused() -> None:
     found = drafter()
-    with pytest.raises(ValueError, match="no lifted rows"):
-        parts_of(LIFTED_ROWS, found, PAIR.full_head, PAIR.weight)
+    plain = PrunedDrafter.plain(PAIR.full_head, found.vocabulary)
     with pytest.raises(ValueError, match="no virtual tokens"):
-        parts_of(
-            VIRTUAL_ROWS,
-            PrunedDrafter.plain(PAIR.full_head, found.vocabulary),
-            PAIR.full_head,
-            PAIR.weight,
-        )
+        parts_of(VIRTUAL_ROWS, plain, PAIR.full_head)

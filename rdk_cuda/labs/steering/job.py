@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...decoding.models import Read
 from ...drafter import FullHead, PrunedDrafter, SavedDrafterError
@@ -18,7 +17,7 @@ from ...recipes.inputs.pairs import ModelPair
 from ...recipes.request import Command, Training
 from ...recipes.saved import pair_for
 from ...recipes.stages.stage import State
-from ...recipes.stages.train.parts import Trained, TrainedRows
+from ...recipes.stages.train.parts import TrainedRows
 from .saved import save_steered
 from .steering import Steering, steered_read
 
@@ -83,10 +82,10 @@ class SteeredTrain(Train):
             return list(self.steering.parameters())
         return super().body(state)
 
-    def _parts(self, state: State[Training], full_head: FullHead, target_head: Tensor) -> Trained:
+    def _parts(self, state: State[Training], full_head: FullHead) -> TrainedRows:
         if state.request.train == STEERED:  # and no row of the head
             return TrainedRows(self.drafter, full_head, first=self.drafter.affinity.draft_size)
-        return super()._parts(state, full_head, target_head)
+        return super()._parts(state, full_head)
 
     def _read(self, state: State[Training]) -> Read:
         super()._read(state)  # says which parameters get gradients

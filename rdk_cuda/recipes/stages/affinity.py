@@ -18,7 +18,6 @@ from ..errors import InputError
 from ..recording import Each, Recording, silently, successor_counts
 from ..request import Request, Setting
 from .kept_tokens import SCORES, kept_tokens, named_tokens
-from .lifted import BONUSES
 from .pruning import PRUNED, RECOMMENDED, Material, Method, Options, Pruning
 from .stage import DrafterStage, Found, State
 
@@ -93,7 +92,6 @@ class Affinity(DrafterStage[Request]):
     """A pruned drafter for each setting."""
 
     name = "affinity"
-    needs = ("lifted rows",)
 
     def check(self, state: State[Request]) -> None:
         models, request, size = state.models, state.request, state.models.vocabulary_size
@@ -150,7 +148,6 @@ def options_of(state: State[Request]) -> Options:
     return Options(
         dynamic=dynamic,
         recent=max(1, min(Options.recent, dynamic)),
-        bonuses=() if state.models.lifted is None else BONUSES,
         screen=request.screen_bytes,
         **{name: getattr(request, name) for name in ("virtual", "window", "batch", "seed")},
     )

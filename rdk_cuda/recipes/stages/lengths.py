@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -47,12 +46,11 @@ class Places(NamedTuple):
 
 
 class CalibratedLength(NamedTuple):
-    """The rule, None where a fixed K is as good; K; its gain over the best fixed K; its speed."""
+    """The rule, None where a fixed K is as good; K; its gain over the best fixed K."""
 
     length: Length | None
     draft_length: int
     gain: float
-    speed: float
 
 
 @torch.no_grad()
@@ -137,7 +135,7 @@ def calibrate_length(
                 speed = expected_speed(judge, scores, threshold, k, draft_cost)
                 if speed > best[0]:
                     best = speed, k, rule(threshold)
-    return CalibratedLength(best[2], best[1], best[0] / fixed[0], best[0])
+    return CalibratedLength(best[2], best[1], best[0] / fixed[0])
 
 
 def expected_speed(
@@ -160,7 +158,6 @@ class Drafts(Stage[Request]):
     """When drafts should end, if a cost of the drafter's pass is given."""
 
     name = "drafts"
-    needs = ("affinity",)
 
     def check(self, state: State[Request]) -> None:
         length, request = state.text.length, state.request
@@ -173,8 +170,15 @@ class Drafts(Stage[Request]):
             )
 
     def run(self, state: State[Request]) -> list[CalibratedLength]:
-        cost = state.request.draft_cost
-        return [calibrate_length(*given, draft_cost=cost) for given in compared(state) if cost]
+        cost, found = state.request.draft_cost, list[CalibratedLength]()
+        if cost is None:
+            return found
+        head = state.models.drafter_head
+        for one in state.made["affinity"]:
+            at = one.setting.temperature
+            samples = state.recording.at(at).samples.spaced(Options.samples)
+            found.append(calibrate_length(samples, one.method.drafter, head, at, draft_cost=cost))
+        return found
 
     def settings(self, state: State[Request], place: int) -> dict[str, Any]:
         found = None
@@ -183,10 +187,3 @@ class Drafts(Stage[Request]):
             rule = None if one.length is None else described(one.length)
             found = {"length": rule, "draft_length": one.draft_length, "gain": one.gain}
         return {self.name: found}
-
-
-def compared(state: State[Request]) -> Iterator[tuple[Samples, PrunedDrafter, FullHead, float]]:
-    head = state.models.drafter_head
-    for one in state.made["affinity"] if state.request.draft_cost else ():
-        at = one.setting.temperature
-        yield state.recording.at(at).samples.spaced(Options.samples), one.method.drafter, head, at

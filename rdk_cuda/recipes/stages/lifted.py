@@ -19,9 +19,6 @@ from ..recording import Each, Recording, Samples, at_most, held_out_rows, silent
 from ..request import Request
 from .stage import Stage, State
 
-BONUSES = (0.5, 1.0, 1.5, 2.0, 3.0)
-"""Tried by `Options.bonuses`: lifted rows know the token, not that it has just been there."""
-
 _RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)  # relative to the mean square of a feature
 _HELD_OUT = 5  # every so many kept tokens decide between them
 _BLOCK = 1 << 13  # rows that are worked on in float32 at a time

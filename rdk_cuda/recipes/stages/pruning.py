@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ... import moved
 from ...affinity import Affinity
 from ...drafter import FullHead, PrunedDrafter
 from ...dynamic_tokens import (
@@ -20,9 +18,7 @@ from ...dynamic_tokens import (
     SuccessorCounts,
     SuccessorTable,
     recent_and_successors,
-    recent_tokens_of,
     screens_of,
-    with_recent_bonus,
 )
 from ...vocabulary import Vocabulary
 from ..choose import hurts, tune
@@ -30,10 +26,7 @@ from ..inputs.pairs import Pair
 from ..recording import Recording, Samples
 from .clusters import cluster_pruned_tokens
 from .screen import screens_within
-from .virtual import calibrate_offsets, refine_virtual, virtual_drafter, with_offsets
-
-if not TYPE_CHECKING:
-    __getattr__ = partial(moved.attribute, __name__)
+from .virtual import calibrate_offset, virtual_drafter, with_offset
 
 FULL, LIFTED, PRUNED = "full drafter", "lifted head", "pruned drafter"
 DYNAMIC, VIRTUAL = "dynamic tokens", "virtual tokens"
@@ -49,8 +42,6 @@ class Options:
         dynamic: C, the most dynamic columns of a row; 0 for none at all, and then for no screen.
         recent, window: how many of those are reserved for tokens of the context, and how many of
             its last tokens these are taken from.
-        bonuses: what may be added to the logits of recent dynamic tokens, if the samples say that
-            it helps: `BONUSES` for lifted rows, nothing for a head that was trained with them.
         samples: how many samples candidates are compared on.
         screen, batch: the share of the bytes of the pruned rows that a screen may read, 0 for none,
             and for how many positions at once it is read.
@@ -60,7 +51,6 @@ class Options:
     dynamic: int = 128
     recent: int = 32
     window: int = 256
-    bonuses: tuple[float, ...] = ()
     samples: int = 2048
     screen: float = 0.0
     batch: int = 1
@@ -207,16 +197,9 @@ class Pruning:
         return recent_and_successors(vocabulary, successors, **sizes)
 
     def source(self, temperature: float) -> DynamicTokens:
-        """`dynamic_tokens`, and of the screens within `Options.screen` the best, if one helps.
-
-        Recent tokens then have the best of `Options.bonuses`, if one helps.
-        """
+        """`dynamic_tokens`, and of the screens within `Options.screen` the best, if one helps."""
         if temperature not in self._sources:
-            source = self._best_source(temperature)
-            raised = [with_recent_bonus(source, bonus) for bonus in self.options.bonuses]
-            self._sources[temperature] = (
-                self._best([source, *raised], temperature) if raised else source
-            )
+            self._sources[temperature] = self._best_source(temperature)
         return self._sources[temperature]
 
     def _best_source(self, temperature: float) -> DynamicTokens:
@@ -232,17 +215,14 @@ class Pruning:
             batch=self.options.batch,
         )
 
-        def candidates() -> Iterator[DynamicTokens]:
-            yield named
+        def candidates() -> Iterator[tuple[DynamicTokens, PrunedDrafter]]:
+            yield named, replace(self.plain, dynamic_tokens=named)
             for screen in screens:
                 width = min(named.width + screen.width, self.vocabulary.target_size)
-                yield CombinedTokens([named, screen], self.vocabulary, width)
+                both = CombinedTokens([named, screen], self.vocabulary, width)
+                yield both, replace(self.plain, dynamic_tokens=both)
 
-        return self._best(candidates(), temperature)
-
-    def _best(self, sources: Iterable[DynamicTokens], temperature: float) -> DynamicTokens:
-        drafters = ((one, replace(self.plain, dynamic_tokens=one)) for one in sources)
-        return tune(drafters, self.samples, self.full_head, temperature).label
+        return tune(candidates(), self.samples, self.full_head, temperature).label
 
     def mean_probs(self, temperature: float) -> Tensor:
         """`[V_t]`, the target's mean probabilities."""
@@ -253,7 +233,7 @@ class Pruning:
         return float(self.mean_probs(temperature)[self.vocabulary.pruned].sum())
 
     def virtual(self, temperature: float, *, dynamic: bool) -> PrunedDrafter:
-        """Virtual tokens with calibrated offsets; `plain` if pruned tokens have no mass."""
+        """Virtual tokens with a calibrated offset; `plain` if they are better off."""
         first = self.material.recording.temperatures[0]  # the one that clusters are weighted at
         if not min(self.pruned_mass(first), self.pruned_mass(temperature)) > 0:
             return self.plain
@@ -264,10 +244,10 @@ class Pruning:
             self.mean_probs(temperature),
             dynamic_tokens=self.source(temperature) if dynamic else None,
         )
-        offsets = calibrate_offsets(
+        offset = calibrate_offset(
             self.material.recording.samples, drafter, self.full_head, temperature
         )
-        return with_offsets(drafter, offsets)
+        return self.plain if offset == -math.inf else with_offset(drafter, offset)
 
 
 Built = tuple[PrunedDrafter, str]
@@ -287,14 +267,14 @@ def _virtual(pruning: Pruning, temperature: float) -> Built:
 
 
 def _recommended(pruning: Pruning, temperature: float) -> Built:
-    """Virtual and dynamic tokens together, each only if it helps, and refined if that helps.
+    """Virtual and dynamic tokens together, each only if it helps.
 
     Dynamic tokens that hurt on their own are dropped first, since virtual tokens may help without
     them. They must hurt by more than chance, because their logits are the drafter's own: on 1,536
     positions of text that the target knew (demo models, T = 0.7, 25 % kept) they seemed to cost
     0.0001 +- 0.0002, while on other text they gain 0.004.
     """
-    recorded, full_head = pruning.material.recording.samples, pruning.full_head
+    full_head = pruning.full_head
     with_dynamic = _dynamic(pruning, temperature)[0]
     dynamic = with_dynamic is not pruning.plain and not hurts(
         with_dynamic, pruning.plain, pruning.samples, full_head, temperature
@@ -304,17 +284,10 @@ def _recommended(pruning: Pruning, temperature: float) -> Built:
     alone = (f"virtual tokens off{suffix}", with_dynamic) if dynamic else ("off", pruning.plain)
     prefix = "" if dynamic else "dynamic tokens off, "
 
-    def candidates() -> Iterator[tuple[str, PrunedDrafter]]:
-        yield alone
-        virtual = pruning.virtual(temperature, dynamic=dynamic)
-        if virtual is pruning.plain:
-            return
-        yield prefix + described(virtual) + suffix, virtual
-        refined = refine_virtual(recorded, virtual, full_head, temperature)
-        if refined is not virtual:
-            yield f"{prefix}{described(refined)}, refined{suffix}", refined
-
-    best = tune(candidates(), pruning.samples, full_head, temperature)
+    candidates, virtual = [alone], pruning.virtual(temperature, dynamic=dynamic)
+    if virtual is not pruning.plain:
+        candidates.append((prefix + described(virtual) + suffix, virtual))
+    best = tune(candidates, pruning.samples, full_head, temperature)
     return best.drafter, best.label
 
 
@@ -325,17 +298,10 @@ def described(drafter: PrunedDrafter) -> str:
 
 
 def screened(source: object) -> str:
-    """The screens of a source, and its bonus for recent tokens, in words.
-
-    For example `512 screened tokens at rank 16, and at 128 for 8192 candidates, recent tokens + 2`.
-    """
-    words = []
-    for screen in screens_of(source):
-        words.append(f"{screen.width} screened tokens at rank {screen.rank}")
-        if screen.candidates is not None:
-            words.append(f"and at {screen.second_rank} for {screen.candidates} candidates")
-    words += [f"recent tokens + {one.bonus:g}" for one in recent_tokens_of(source) if one.bonus]
-    return ", ".join(words)
+    """The screens of a source in words, as `512 screened tokens at rank 16`."""
+    return ", ".join(
+        f"{screen.width} screened tokens at rank {screen.rank}" for screen in screens_of(source)
+    )
 
 
 BUILDERS: dict[str, Build] = {

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,10 +14,7 @@ from ...dynamic_tokens import ScreenedTokens
 from ...vocabulary import Vocabulary
 
 _WIDTHS = tuple(1 << power for power in range(6, 14))
-_RATIOS = (8, 4)  # of candidates to offered tokens
-_MOST_CANDIDATES = 1 << 14
 _HIGHEST_RANK = 512
-_SECOND_SHARES = (0.4, 0.2)  # of all directions, at which a second look is
 _BLOCK_ROWS = 1 << 13  # of the head, in float64
 _LEAST = 1e-9  # of the largest eigenvalue: below, a direction of hidden states is rounding
 
@@ -39,7 +34,7 @@ def screens_within(
     A screen is read once for a batch, and the head's rows of the tokens that it offers once for
     each position. So a wider offer leaves less for the rank, which is the highest that fits:
 
-        screen.bytes + batch * (screen.bytes_each + width * row) <= share * pruned tokens * row
+        screen.bytes + batch * width * row <= share * pruned tokens * row
 
     Args:
         second_moment: `[d, d]`, `E[x x^T]` of the hidden states.
@@ -56,44 +51,24 @@ def screens_within(
         full_head,
         vocabulary,
         second_moment,
-        max(max(size.rank, size.second_rank) for size in sizes),
+        max(rank for _, rank in sizes),
         mean_probs=mean_probs,
     )
     bias = None if full_head[1] is None else full_head[1][vocabulary.pruned]
-    for size in sizes:
-        directions = max(size.rank, size.second_rank)
+    for width, rank in sizes:
         yield ScreenedTokens.from_factors(
-            vocabulary,
-            left[:, :directions],
-            right[:directions],
-            bias,
-            width=size.width,
-            rank=size.rank,
-            candidates=size.candidates or None,
+            vocabulary, left[:, :rank], right[:rank], bias, width=width
         )
 
 
-class _Size(NamedTuple):
-    """Of a screen; 0 candidates and a second rank of 0 without a second look."""
-
-    width: int
-    rank: int
-    candidates: int = 0
-    second_rank: int = 0
-
-
-def _sizes(room: float, pruned: int, hidden_size: int, row: int, batch: int) -> Iterator[_Size]:
-    looks = tuple(itertools.product(_RATIOS, _SECOND_SHARES))
+def _sizes(
+    room: float, pruned: int, hidden_size: int, row: int, batch: int
+) -> Iterator[tuple[int, int]]:
+    """Of screens that fit: width and rank."""
     for width in reversed(_WIDTHS):
         rank = int((room - batch * width * row) // (pruned + 4 * hidden_size))
         if width <= pruned and rank >= 1:
-            yield _Size(width, min(rank, hidden_size, _HIGHEST_RANK))
-        for ratio, part in looks:
-            candidates, second = ratio * width, min(round(part * hidden_size), _HIGHEST_RANK)
-            each = batch * (2 * candidates * second + width * row)
-            rank = int((room - each - 4 * hidden_size * second) // pruned)
-            if candidates <= min(pruned, _MOST_CANDIDATES) and 1 <= rank < second:
-                yield _Size(width, rank, candidates, second)
+            yield width, min(rank, hidden_size, _HIGHEST_RANK)
 
 
 @torch.no_grad()

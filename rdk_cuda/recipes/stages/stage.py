@@ -52,11 +52,9 @@ class Stage(ABC, Generic[Asked]):
 
     Attributes:
         name: of the artifact among `State.made`.
-        needs: names of artifacts that have to be there.
     """
 
     name: str
-    needs: tuple[str, ...] = ()
 
     def check(self, state: State[Asked]) -> None:
         """Refuse what cannot be made, before anything is read."""

@@ -20,7 +20,7 @@ from ...errors import InputError
 from ...inputs.documents import Window
 from ...recording import Each, silently
 from .losses import TV, OverlapLoss
-from .parts import Trained
+from .parts import TrainedRows
 
 STEPS_A_ROUND = 10
 WARMUP_STEPS, LARGEST_NORM = 10, 1.0
@@ -85,7 +85,7 @@ class Distillation:
     def __init__(
         self,
         read: Read,
-        trained: Trained,
+        trained: TrainedRows,
         draw: Draw,
         choosing: Sequence[Window],
         measuring: Sequence[Window],

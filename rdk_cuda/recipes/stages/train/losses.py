@@ -15,6 +15,7 @@ TV, LOG_ALPHA, LK = "tv", "log-alpha", "lk"
 FORWARD_KL, REVERSE_KL, JSD = "forward-kl", "reverse-kl", "jsd"
 LOSSES = (TV, LOG_ALPHA, LK, FORWARD_KL, REVERSE_KL, JSD)
 
+_ETA = 3.0  # of `lk`, the paper's best
 _LEAST = 2.0**-100  # sums of smaller probabilities have too few digits for a logarithm
 
 
@@ -27,7 +28,7 @@ class OverlapLoss(nn.Module):
     |---|---|---|
     | `tv` | `1 - alpha`, the total variation | DistillSpec (arXiv:2310.08461), section 4 |
     | `log-alpha` | `-log alpha` | LK losses (arXiv:2602.23881) |
-    | `lk` | `w KL(p, q) + (1 - w) (1 - alpha)`, constant `w = exp(-eta alpha)` | the same |
+    | `lk` | `w KL(p, q) + (1 - w) (1 - alpha)`, constant `w = exp(-3 alpha)` | the same |
     | `forward-kl`, `reverse-kl` | `KL(p, q)`, `KL(q, p)` | DistillSpec |
     | `jsd` | `(KL(p, m) + KL(q, m)) / 2` with `m = (p + q) / 2` | DistillSpec |
 
@@ -42,7 +43,6 @@ class OverlapLoss(nn.Module):
         affinity: from the drafter's V_d tokens to the V_t of the target.
         loss: one of `rdk_cuda.training.LOSSES`.
         temperature: of target and drafter, as in `rdk_cuda.overlap`; above 0.
-        eta: of `lk`; the paper's best is 3.
         reduction: "mean" over rows that have a distribution, or "none".
 
     Raises:
@@ -64,7 +64,6 @@ class OverlapLoss(nn.Module):
         loss: str = TV,
         temperature: Numbers = 1.0,
         *,
-        eta: float = 3.0,
         reduction: str = "mean",
     ) -> None:
         super().__init__()
@@ -77,7 +76,7 @@ class OverlapLoss(nn.Module):
                     f"OverlapLoss: {name} is {value!r}; needs one of {', '.join(known)}"
                 )
         self.affinity, self.loss, self.temperature = affinity, loss, temperature
-        self.eta, self.reduction = eta, reduction
+        self.reduction = reduction
 
     def forward(
         self,
@@ -105,7 +104,7 @@ class OverlapLoss(nn.Module):
             alpha = overlap(target_logits, draft_logits, self.affinity, self.temperature, **columns)
             losses = 1 - alpha if self.loss != LOG_ALPHA else -alpha.clamp_min(_LEAST).log()
             if self.loss == LK:
-                weight = torch.exp(-self.eta * alpha.detach()).nan_to_num()
+                weight = torch.exp(-_ETA * alpha.detach()).nan_to_num()
                 kl = self._divergence(FORWARD_KL, target_logits, draft_logits, **columns)
                 losses = weight * kl + (1 - weight) * losses
             elif self.loss == LOG_ALPHA and bool((alpha < _LEAST).any()):
