@@ -8,6 +8,7 @@ import pytest
 
 from . import (
     test_cascades,
+    test_deep_heads,
     test_length_rules,
     test_parallel,
     test_sglang_trees,
@@ -50,3 +51,9 @@ def test_tau_of_rdk_is_tuned_on_a_recording() -> None:
 
 def test_sglang_s_links_are_parents() -> None:
     test_sglang_trees.test_parents_of_first_children_and_next_siblings()
+
+
+def test_each_place_is_drafted_by_its_own_layer_of_a_deep_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    test_deep_heads.test_each_place_is_drafted_by_its_own_layer(monkeypatch)

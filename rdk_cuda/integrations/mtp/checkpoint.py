@@ -40,16 +40,20 @@ def read_mtp(directory: str | PathLike[str], target: Any) -> MtpNetwork:
         target: from them, by `AutoModelForCausalLM`.
 
     Returns:
-        The network of its first layer, with those of the others as `further`, in the target's
-        dtype and on the device of its embeddings.
+        The network of its first layer, in the target's dtype and on the device of its embeddings.
 
     Raises:
         CheckpointError: a family that is not known; tensors that are missing, quantised or of
             other shapes than the target's configuration has. Names them.
         OSError: a file cannot be opened.
     """
-    folder, target = Path(directory), unwrapped(target)
-    text = target.config.get_text_config(decoder=True)
+    family, layers = tensors_by_layer(Path(directory), target)
+    return network_of(Path(directory), family, target, 0, layers[0])
+
+
+def tensors_by_layer(folder: Path, target: Any) -> tuple[Family, list[dict[str, Tensor]]]:
+    """How a target's head computes, and the tensors of its layers for `network_of`."""
+    text = unwrapped(target).config.get_text_config(decoder=True)
     family = family_of(text.model_type)
     if family is None:
         known = ", ".join(model for each in FAMILIES.values() for model in each.models)
@@ -57,14 +61,7 @@ def read_mtp(directory: str | PathLike[str], target: Any) -> MtpNetwork:
             f"{folder}: the target is of type {text.model_type!r}, whose multi-token head is not "
             f"known; needs one of {known}"
         )
-    found = _layers(folder, family, text, _tensors(folder, family, text))
-    dtypes = {each.dtype for tensors in found for each in tensors.values()}
-    first, *further = (
-        _network(folder, family, target, number, tensors) for number, tensors in enumerate(found)
-    )
-    first.further = further
-    first.stored = dtypes.pop() if len(dtypes) == 1 else torch.float32
-    return first
+    return family, _layers(folder, family, text, _tensors(folder, family, text))
 
 
 def published(network: MtpNetwork) -> dict[str, Tensor]:
@@ -170,10 +167,11 @@ def _layers(
     return layers
 
 
-def _network(
+def network_of(
     folder: Path, family: Family, target: Any, number: int, tensors: dict[str, Tensor]
 ) -> MtpNetwork:
     """The network of one layer."""
+    target, dtypes = unwrapped(target), {each.dtype for each in tensors.values()}
     parts = {part: tensors.pop(part) for part in (*_PARTS, "head") if part in tensors}
     decoder = target.get_decoder()
     norm = f"{last_norm(decoder)}.weight"
@@ -210,6 +208,7 @@ def _network(
     head = parts.get("head")
     own = None if head is None or torch.equal(head.to(targets), targets) else head  # not a copy
     network = MtpNetwork(layer, target, family, head=own)
+    network.stored = dtypes.pop() if len(dtypes) == 1 else torch.float32
     network.embedding_norm.weight.copy_(parts["embedding_norm"])
     network.state_norm.weight.copy_(parts["state_norm"])
     network.fc.weight.copy_(parts["map"])

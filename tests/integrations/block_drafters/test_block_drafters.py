@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from table_model import chi_square, continuations, joint_of, judge_by_another_q
 from transformers import Qwen3Config
 
-from rdk_cuda import Affinity, RecentTokens, Vocabulary
+from rdk_cuda import Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder, StateDrafter
-from rdk_cuda.drafter import prune_head
 from rdk_cuda.integrations.block_drafters import (
     BlockConfig,
     BlockDrafter,
@@ -25,7 +23,7 @@ from rdk_cuda.integrations.block_drafters import (
     read_block_drafter,
 )
 from rdk_cuda.integrations.eagle3 import CheckpointError, read_drafts
-from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from studies.transformers_peers import generated, library_block
 from tests.tiny_llamas import llama
 
@@ -133,64 +131,6 @@ def test_it_drafts_what_the_library_s_own_generator_does(tmp_path: Path) -> None
     assert found.statistics.target_passes == theirs.passes
 
 
-class Checked(BlockDrafter):
-    """Compares each row with that of a pass without a cache."""
-
-    compared = 0
-
-    def reset(self, batch_size: int) -> None:
-        super().reset(batch_size)
-        self.texts: list[list[int]] = [[] for _ in range(batch_size)]
-
-    @torch.no_grad()
-    def feed(self, tokens: Any, keep: Any) -> Any:
-        texts = zip(self.texts, self.lengths, tokens, strict=True)
-        self.texts = [text[:n] + list(new) for text, n, new in texts]
-        output = super().feed(tokens, keep)
-        network, config = self.network, self.network.config
-        for b, text in enumerate(self.texts):
-            if not keep[b]:
-                continue
-            known = self.observed[b]
-            hidden = target()(torch.tensor([text[:known]]), output_hidden_states=True).hidden_states
-            states = torch.cat([hidden[at] for at in self.state_layers], -1)
-            block = torch.tensor([[text[known], *[config.mask] * (config.block - 1)]])
-            positions = torch.arange(known + config.block)[None]
-            mask = torch.zeros(1, 1, config.block, known + config.block)
-            from transformers import DynamicCache
-
-            rows = network(block, states, positions, mask, DynamicCache())[0]
-            row = network.with_previous(rows[len(text) - known - 1], torch.tensor(text[-1]))
-            expected = network.head @ row
-            torch.testing.assert_close(output.logits[b, 0], expected, rtol=1e-4, atol=1e-4)
-            self.compared += 1
-        return output
-
-
-def test_rows_are_those_of_a_pass_without_a_cache(read: Any) -> None:
-    model, drafter = read
-    checked = Checked(drafter.network)
-    decoder = SpeculativeDecoder(model, checked, draft_length=3)
-    statistics = decoder.generate(PROMPTS, max_new_tokens=16, seeds=[1, 2, 3]).statistics
-    assert 0 < sum(statistics.accepted) < sum(statistics.drafted)
-    assert checked.compared > 40
-
-
-def test_greedy_output_is_the_target_s_own(read: Any) -> None:
-    model, drafter = read
-    settings: dict[str, Any] = {"max_new_tokens": 20, "temperature": 0}
-    alone = SpeculativeDecoder(model, draft_length=0).generate(PROMPTS, **settings).tokens
-    for method in ("token", "block"):
-        decoder = SpeculativeDecoder(model, drafter, draft_length=3, method=method)
-        assert decoder.generate(PROMPTS, **settings).tokens == alone
-    ids = torch.tensor(PROMPTS[:1])
-    options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 9}
-    options["attention_mask"] = torch.ones_like(ids)
-    expected = target().generate(ids, **options)
-    generate = Generate(drafter, draft_length=3)
-    assert torch.equal(target().generate(ids, **options, custom_generate=generate), expected)
-
-
 def test_a_place_s_row_depends_on_the_draft_before_it_with_a_markov_head_alone(read: Any) -> None:
     model, drafter = read
     model.reset(1)
@@ -253,51 +193,6 @@ def test_confidence_ends_drafts(tmp_path: Path) -> None:
     read = torch.cat([block, network.markov.weight[[3, 5]]], -1) @ weight + bias
     found = network.confidences(block, torch.tensor([3, 5]))
     torch.testing.assert_close(found, read.sigmoid())
-
-
-# Losslessness.
-
-SIZE, KEPT = 6, Vocabulary([0, 2, 5], target_size=6)
-CASES = [
-    pytest.param(kind, head, marks=[] if head == "dynamic" else pytest.mark.night)
-    for kind in KINDS
-    for head in ("full", "trimmed", "dynamic")
-]
-
-
-def p_value(folder: Path, kind: str, head: str) -> float:
-    """Chi-square of three tokens, by block. A right decoder fails `> 1e-4` once in 10,000."""
-    model = target(SIZE, 0.25)
-    publish(folder, kind, SIZE)
-    network = read_block_drafter(folder, model)
-    drafter, affinity, options = BlockDrafter(network), None, dict[str, Any]()
-    if head != "full":
-        affinity = Affinity.intersection(KEPT)
-        if head == "dynamic":
-            clusters = torch.tensor([-1, 0, -1, 0, 0, -1])
-            affinity = Affinity.virtual_tokens(KEPT, clusters, torch.tensor([1.0, 2, 1, 1, 3, 1]))
-            options = {"dynamic_tokens": RecentTokens(KEPT, width=2), "vocabulary": KEPT}
-            options["full_head"] = drafter.full_head
-        rows, _ = prune_head(network.head, None, KEPT, virtual=affinity)
-        drafter = BlockDrafter(network, head=rows)
-    reading = HuggingFaceModel(model, state_layers=drafter.state_layers)
-    options |= {"draft_length": 3, "method": "block"}
-    decoder = SpeculativeDecoder(reading, drafter, affinity, **options)
-    found = continuations(lambda: decoder, [2, 4], 3, 4_000)
-    return chi_square(found, joint_of(model, [2, 4], 3))
-
-
-@pytest.mark.parametrize(("kind", "head"), CASES)
-def test_samples_have_the_target_s_distribution(kind: str, head: str, tmp_path: Path) -> None:
-    assert p_value(tmp_path, kind, head) > 1e-4
-
-
-@pytest.mark.parametrize(("kind", "head"), CASES)
-def test_control_drafts_judged_by_another_q_are_caught(
-    kind: str, head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    judge_by_another_q(monkeypatch)
-    assert p_value(tmp_path, kind, head) < 1e-6
 
 
 # Files.

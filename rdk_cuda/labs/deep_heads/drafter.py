@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...decoding import Output
-from ..eagle3.drafter import cache_for
-from ..huggingface.model import checked_head, head_logits
-from ..huggingface.slot_cache import lay_out, pieces
-from .network import MtpNetwork
+from ...integrations.eagle3.drafter import cache_for
+from ...integrations.huggingface.model import checked_head, head_logits
+from ...integrations.huggingface.slot_cache import lay_out, pieces
+from ...integrations.mtp.checkpoint import network_of, tensors_by_layer
+from ...integrations.mtp.network import MtpNetwork
+
+
+def read_layers(directory: str | PathLike[str], target: Any) -> list[MtpNetwork]:
+    """Read all layers of a multi-token head.
+
+    Args, errors: as `rdk_cuda.integrations.mtp.read_mtp`, which reads the first.
+    """
+    family, layers = tensors_by_layer(Path(directory), target)
+    return [
+        network_of(Path(directory), family, target, number, own)
+        for number, own in enumerate(layers)
+    ]
 
 
 class DeepMtpDrafter:
@@ -24,7 +40,7 @@ class DeepMtpDrafter:
     layers, in chains.
 
     Args:
-        network: from `read_mtp`, with its `further` layers, which share one head.
+        networks: from `read_layers`, which share one head.
         head, head_bias: as in `MtpDrafter`.
 
     Attributes:
@@ -35,10 +51,14 @@ class DeepMtpDrafter:
     context = math.inf
 
     def __init__(
-        self, network: MtpNetwork, *, head: Tensor | None = None, head_bias: Tensor | None = None
+        self,
+        networks: Sequence[MtpNetwork],
+        *,
+        head: Tensor | None = None,
+        head_bias: Tensor | None = None,
     ) -> None:
-        self.networks = [network, *network.further]
-        self.places = len(self.networks)
+        self.networks, self.places = list(networks), len(networks)
+        network = self.networks[0]
         own = network.lm_head.weight
         if any(each.lm_head.weight.data_ptr() != own.data_ptr() for each in self.networks):
             raise ValueError(
