@@ -256,7 +256,7 @@ def test_each_row_is_what_the_sequence_read_at_once_shows(
             count = compared(made, patched)
             found = decoder.generate(PROMPTS, temperature=temperature, **settings).statistics
         assert temperature == 0 or 0 < sum(found.accepted) < sum(found.drafted)
-        assert count[0] > 30
+        assert count[0] > 20
 
 
 # Losslessness: chi-square of three tokens. A right decoder fails `> 1e-4` once in 10,000.

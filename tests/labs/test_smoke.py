@@ -36,6 +36,10 @@ def test_a_length_rule_changes_nothing_but_how_much_is_drafted(
     test_length_rules.check(name, 2_000, monkeypatch)
 
 
+def test_a_drafter_s_own_confidence_ends_drafts(tmp_path: Path) -> None:
+    test_length_rules.test_a_drafter_s_own_confidence_ends_drafts(tmp_path)
+
+
 def test_string_level_rejection_is_lossless() -> None:
     test_string_rejection.test_string_level_rejection_is_lossless(1.0, "token")
 

@@ -35,8 +35,8 @@ _NAMES = {
     "encoder.output_norm_enc.": "hidden_norm.",
     "markov_head.markov_w1.": "markov.",
     "markov_head.markov_w2.": "bias.",
-    "confidence_head.proj.": "confidence.",
 }
+CONFIDENCE = "confidence_head."  # which says when drafts may end, and is not needed
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 _BIAS, _MASK = "bias.weight", "mask_embedding"
 
@@ -63,7 +63,11 @@ def read_block_drafter(path: str | PathLike[str], target: Any) -> BlockNetwork:
     files = [*weight_files(folder), *folder.glob(f"{_MASK}*")]
     if pickles := [file.name for file in files if file.suffix != ".safetensors"]:
         raise CheckpointError(f"{folder}: {pickles[0]} may be a pickle; needs safetensors files")
-    tensors = {_renamed(name): each for name, each in read_tensors(folder).items()}
+    tensors = {
+        _renamed(name): each
+        for name, each in read_tensors(folder).items()
+        if not name.startswith(CONFIDENCE)
+    }
     config = _configuration(folder, read_fields(folder), tensors, target)
     vocabulary = vocabulary_of(folder, tensors, config)
     embedding, head = target.get_input_embeddings(), weight_of(target.get_output_embeddings())
@@ -113,10 +117,6 @@ def _configuration(
     read = layer_ids(name, found, "target_layer_ids")
     aux = layer_ids(name, found, "aux_hidden_state_layer_ids")
     rank, kind = found.get("markov_rank") or 0, fields.get("speculators_model_type")
-    confident, drawn = (
-        checked(name, found, flag, FLAG, False)
-        for flag in ("enable_confidence_head", "confidence_head_with_markov")
-    )
     config = BlockConfig(
         layer_config(name, layer),
         aux or tuple(at + 1 for at in read or ()),
@@ -127,7 +127,6 @@ def _configuration(
         # DSpark's own files do; those of vllm-project/speculators where they say so.
         from_newest=bool(rank) and checked(name, found, "sample_from_anchor", FLAG, kind is None),
         markov=checked(name, found, "markov_rank") if rank else 0,
-        confidence=("token" if drawn else "state") if confident else "",
     )
     depth, tokens, width = text.num_hidden_layers, layer["vocab_size"], text.hidden_size
     own, most, head = layer["model_type"], _MOST_PLACES, found.get("markov_head_type", "vanilla")

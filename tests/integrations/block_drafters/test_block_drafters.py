@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from rdk_cuda.integrations.block_drafters import (
     BlockConfig,
     BlockDrafter,
     BlockNetwork,
-    Confidence,
     read_block_drafter,
 )
 from rdk_cuda.integrations.eagle3 import CheckpointError, read_drafts
@@ -45,7 +43,7 @@ def layer(size: int) -> Any:
 
 def random_network(kind: str, size: int = 12) -> BlockNetwork:
     torch.manual_seed(2)
-    more = {"from_newest": True, "markov": RANK, "confidence": "token"} if kind == "dspark" else {}
+    more = {"from_newest": True, "markov": RANK} if kind == "dspark" else {}
     network = BlockNetwork(BlockConfig(layer(size), (1, 3), WIDTH, BLOCK, size - 1, size, **more))
     for name, weight in network.named_parameters():
         if weight.dim() > 1:
@@ -58,7 +56,7 @@ def random_network(kind: str, size: int = 12) -> BlockNetwork:
 def publish(folder: Path, kind: str, size: int = 12, **changes: Any) -> BlockNetwork:
     """Files as z-lab and DeepSeek publish them; without embeddings, with the target's head."""
     network = random_network(kind, size)
-    names = {"markov.": "markov_head.markov_w1.", "confidence.": "confidence_head.proj."}
+    names = {"markov.": "markov_head.markov_w1."}
     tensors = {}
     for name, weight in network.state_dict().items():
         for own, other in names.items():
@@ -74,6 +72,8 @@ def publish(folder: Path, kind: str, size: int = 12, **changes: Any) -> BlockNet
         fields |= ids | own | {"confidence_head_with_markov": True}
         generator = torch.manual_seed(4)
         tensors["markov_head.markov_w2.weight"] = torch.randn(size, RANK, generator=generator)
+        read = torch.randn(1, WIDTH + RANK, generator=generator)
+        tensors |= {"confidence_head.proj.weight": read, "confidence_head.proj.bias": torch.ones(1)}
     tensors |= {name: each for name, each in changes.items() if isinstance(each, torch.Tensor)}
     fields |= {name: each for name, each in changes.items() if not isinstance(each, torch.Tensor)}
     folder.mkdir(exist_ok=True)
@@ -165,36 +165,6 @@ def test_more_places_than_a_pass_has_are_refused(read: Any) -> None:
     )
 
 
-def test_confidence_ends_drafts(tmp_path: Path) -> None:
-    publish(tmp_path, "dspark")
-    drafter = BlockDrafter(read_block_drafter(tmp_path, target()))
-    model = HuggingFaceModel(target(), state_layers=drafter.state_layers)
-    drafted = []
-    for least in (0.0, 0.5, 1.1):
-        length = Confidence(drafter, least)
-        decoder = SpeculativeDecoder(model, drafter, draft_length=4, length=length)
-        result = decoder.generate(PROMPTS, max_new_tokens=16, seeds=[1, 2, 3])
-        drafted.append(result.statistics.drafted)
-    assert drafted[2][1:] == [0, 0, 0]
-    assert sum(drafted[0]) >= sum(drafted[1]) > sum(drafted[2])
-    model.reset(2)
-    states = model.feed([[5, 3, 1], [2, 4, 6]], [1, 1]).states
-    drafter.reset(2)
-    drafter.observe(states)
-    drafter.feed([[5, 3, 1, 2], [2, 4, 6, 1]], [1, 1])
-    before = torch.tensor([[2, 7], [1, 8]])
-    first_two = drafter.network.confidences(drafter.block[:, :2], before).prod(1)
-    seen: Any = SimpleNamespace(places=[SimpleNamespace(tokens=before[:, 1:])])
-    between = float(first_two.mean())
-    assert torch.equal(Confidence(drafter, between)(seen), first_two >= between)
-    assert not bool(Confidence(drafter, 0.0)(SimpleNamespace(places=4 * seen.places)).any())
-    network, block = drafter.network, torch.randn(2, WIDTH)
-    weight, bias = network.confidence.weight[0], network.confidence.bias
-    read = torch.cat([block, network.markov.weight[[3, 5]]], -1) @ weight + bias
-    found = network.confidences(block, torch.tensor([3, 5]))
-    torch.testing.assert_close(found, read.sigmoid())
-
-
 # Files.
 
 
@@ -233,8 +203,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "wide": ({"target_hidden_size": 32}, "target_hidden_size is 32"),
     "pruned": ({"draft_vocab_size": 5}, "draft_vocab_size is 5 of 12"),
     "rank": ({"markov_rank": 3}, "has no bias.weight and no markov.weight"),
-    "flag": ({"enable_confidence_head": "no"}, "enable_confidence_head is 'no'; needs true or"),
-    "other flag": ({"confidence_head_with_markov": 1}, "with_markov is 1; needs true or false"),
     "anchor": ({"markov_rank": 2, "sample_from_anchor": "no"}, "sample_from_anchor is 'no'; needs"),
     "other": ({"other.weight": torch.zeros(2)}, "other.weight has no place"),
     "shape": ({"fc.weight": torch.zeros(16, 16)}, r"fc.weight has shape \[16, 16\]"),
