@@ -51,7 +51,7 @@ def test_a_drafter_s_own_confidence_ends_drafts(tmp_path: Path) -> None:
     drafter = ConfidentDrafter(network).read_confidence(tmp_path)
     model = HuggingFaceModel(target(), state_layers=drafter.state_layers)
     drafted = []
-    for least in (0.0, 0.5, 1.1):
+    for least in (0.0, 0.1, 1.1):
         length = OwnConfidence(drafter, least)
         decoder = SpeculativeDecoder(model, drafter, draft_length=4, length=length)
         result = decoder.generate(PROMPTS, max_new_tokens=16, seeds=[1, 2, 3])

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...vocabulary import Vocabulary
 from ..eagle3.checkpoint import refuse_misfits, shapes_of, vocabulary_of
 from ..eagle3.config_json import (
     FLAG,
@@ -73,7 +74,7 @@ def read_block_drafter(path: str | PathLike[str], target: Any) -> BlockNetwork:
     embedding, head = target.get_input_embeddings(), weight_of(target.get_output_embeddings())
     own = {
         _EMBEDDING: embedding.weight.detach(),
-        _HEAD: head if vocabulary.draft_size == len(head) else head[vocabulary.draft_ids],
+        _HEAD: head if vocabulary == Vocabulary.identity(len(head)) else head[vocabulary.draft_ids],
     }
     weights = own | {name: each for name, each in tensors.items() if name not in ("d2t", "t2d")}
     network_weights = shapes_of(folder, BlockNetwork, config)

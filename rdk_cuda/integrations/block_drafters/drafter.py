@@ -43,8 +43,7 @@ class BlockDrafter:
     ) -> None:
         own = network.head
         head = own if head is None else head
-        head, head_bias = checked_head("BlockDrafter", head, head_bias, own.shape[1])
-        self._head = head.to(own), None if head_bias is None else head_bias.to(own)
+        self._head = checked_head("BlockDrafter", head, head_bias, own)
         whole = network.vocabulary.draft_size == network.vocabulary.target_size
         self.full_head: TokenHead | None = (own, None) if whole else None
         self.network, self.vocabulary_size = network, len(head)

@@ -81,9 +81,8 @@ class Eagle3Drafter:
     ) -> None:
         own = network.lm_head.weight.detach()
         head = own if head is None else head
-        head, head_bias = checked_head(type(self).__name__, head, head_bias, own.shape[1])
+        self._head = checked_head(type(self).__name__, head, head_bias, own)
         self.full_head = full_head
-        self._head = head.to(own), None if head_bias is None else head_bias.to(own)
         self.network, self.vocabulary_size = network, len(head)
         self.state_layers = network.config.layers_read(target_layers)
         self.device, self.dtype = own.device, own.dtype

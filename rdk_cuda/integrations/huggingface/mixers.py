@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 from transformers import DynamicCache
 
 from .gated_mixers import Call, taken_rows
@@ -328,14 +329,12 @@ def _cache_of(layer: Any, number: int, states: States) -> _MixerCache:
 
 def _mapped(given: Any, take: Callable[[Tensor], Tensor], batch: int, width: int) -> Any:
     """Arguments with `take` of all that has a row for each sequence, or one, and each column."""
-    if isinstance(given, Tensor):
-        has = given.dim() > 1 and given.shape[0] in (1, batch) and given.shape[1] == width
-        return take(given) if has else given
-    if type(given) in (tuple, list):
-        return type(given)(_mapped(each, take, batch, width) for each in given)
-    if type(given) is dict:
-        return {key: _mapped(each, take, batch, width) for key, each in given.items()}
-    return given
+
+    def taken(own: Any) -> Any:
+        has = isinstance(own, Tensor) and own.dim() > 1 and own.shape[1] == width
+        return take(own) if has and own.shape[0] in (1, batch) else own
+
+    return tree_map(taken, given, is_leaf=lambda own: isinstance(own, DynamicCache))
 
 
 def _column(given: Arguments, batch: int, width: int, column: int) -> Arguments:

@@ -68,8 +68,7 @@ class DeepMtpDrafter:
         self.full_head = own, network.lm_head.bias
         if head is None:
             head, head_bias = self.full_head
-        head, head_bias = checked_head("DeepMtpDrafter", head, head_bias, own.shape[1])
-        self._head = head.to(own), None if head_bias is None else head_bias.to(own)
+        self._head = checked_head("DeepMtpDrafter", head, head_bias, own)
         self.vocabulary_size, self.device, self.dtype = len(head), own.device, own.dtype
         self.state_layers = network.config.layers_read(network.target_layers)
         self._caches = [cache_for(each, self.dtype, self.device) for each in self.networks]
