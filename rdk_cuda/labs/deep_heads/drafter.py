@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ...decoding import Output
 from ...integrations.eagle3.drafter import cache_for
+from ...integrations.eagle3.weights import tensor_names
 from ...integrations.huggingface.model import checked_head, head_logits
 from ...integrations.huggingface.slot_cache import lay_out, pieces
-from ...integrations.mtp.checkpoint import network_of, tensors_by_layer
+from ...integrations.mtp.checkpoint import names_of, read_layer, read_mtp
 from ...integrations.mtp.network import MtpNetwork
 
 
@@ -24,11 +25,14 @@ def read_layers(directory: str | PathLike[str], target: Any) -> list[MtpNetwork]
 
     Args, errors: as `rdk_cuda.integrations.mtp.read_mtp`, which reads the first.
     """
-    family, layers = tensors_by_layer(Path(directory), target)
-    return [
-        network_of(Path(directory), family, target, number, own)
-        for number, own in enumerate(layers)
-    ]
+    folder, networks = Path(directory), [read_mtp(directory, target)]
+    family, layers = networks[0].family, networks[0].target_layers
+    text, names = networks[0].decoder.config, set(map(family.own_name, tensor_names(folder)))
+    while any(
+        name.startswith(names_of(family, layers, text, len(networks))["layer"]) for name in names
+    ):
+        networks.append(read_layer(folder, target, len(networks)))
+    return networks
 
 
 class DeepMtpDrafter:
