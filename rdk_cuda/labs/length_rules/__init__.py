@@ -1,6 +1,5 @@
-"""When drafts end: by the newest token's q, its row's entropy, or the drafter's own confidence."""
+"""When drafts end, by the newest token's q and by the entropy of its row."""
 
-from .own_confidence import ConfidentDrafter, OwnConfidence
 from .rules import Confidence, EntropyBound
 
-__all__ = ["Confidence", "ConfidentDrafter", "EntropyBound", "OwnConfidence"]
+__all__ = ["Confidence", "EntropyBound"]
