@@ -7,7 +7,6 @@ only beside a torch with CUDA of the same major version, and the CPU operators w
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .contract import NAMESPACE, OPERATORS
+from .contract import NAMESPACE
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PARENT = __name__.rsplit(".", 2)[0]
@@ -36,8 +35,6 @@ def load_operators() -> Any:
     """
     namespace = getattr(torch.ops, NAMESPACE)
     taken = vars(namespace).get(_FILE)
-    if taken is None and hasattr(namespace, next(iter(OPERATORS))):
-        taken = next((str(m.__file__) for m in [*sys.modules.values()] if _is_older(m)), "unknown")
     if taken not in (None, str(PACKAGE)):
         raise ImportError(
             f"rdk_cuda in {PACKAGE} cannot be loaded: the one in {taken} has registered "
@@ -69,13 +66,6 @@ def operator(name: str) -> Any:
             f"{_C.__file__} has no operator {name!r}: it is older than the Python files beside it. "
             f"Build it again with {BUILD}."
         ) from error
-
-
-def _is_older(module: Any) -> bool:
-    """Whether this is the library of a copy that leaves no note about itself."""
-    return str(getattr(module, "__name__", "")).endswith("._C") and hasattr(
-        module, "cpu_capability"
-    )
 
 
 def load_kernels() -> str:

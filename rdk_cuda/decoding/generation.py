@@ -250,7 +250,9 @@ def _accepted(count: int, end: Kind | None) -> tuple[Kind, ...]:
 
 
 def _listed(value: Any) -> Any:
-    return value.tolist() if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return list(map(_listed, value)) if isinstance(value, list | tuple) else value
 
 
 def _ratio(part: int, whole: int) -> float:

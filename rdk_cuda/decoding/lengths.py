@@ -43,21 +43,16 @@ class Drafted:
         self.affinity = affinity
         self.places: list[Draft] = []
         self._rows: list[_Place] = []
-        self._probs: list[Tensor] = []
-        self._entropies: list[Tensor] = []
-        self._features: list[Tensor] = []
 
     @property
     def probs(self) -> Tensor:
         """`[B, k]`: q of each drawn token; 0 where none was drawn."""
-        self._probs += [row.prob() for row in self._read()[len(self._probs) :]]
-        return torch.stack(self._probs, 1)
+        return torch.stack([row.prob for row in self._read()], 1)
 
     @property
     def entropies(self) -> Tensor:
         """`[B, k]`: the entropy, in nats, of each row of drafter columns that was drawn from."""
-        self._entropies += [row.entropy() for row in self._read()[len(self._entropies) :]]
-        return torch.stack(self._entropies, 1)
+        return torch.stack([row.entropy for row in self._read()], 1)
 
     @property
     def features(self) -> Tensor:
@@ -66,13 +61,7 @@ class Drafted:
         The logarithms of the drawn token's q and of the two largest probabilities of the row of
         drafter columns that it was drawn from, that row's entropy, and 1.
         """
-        probs, entropies = self.probs, self.entropies
-        for place in range(len(self._features), len(self.places)):
-            largest = self._rows[place].largest_two()
-            logs = torch.cat([probs[:, place, None], largest], 1).log().clamp(min=_LEAST_LOG)
-            entropy = entropies[:, place, None]
-            self._features.append(torch.cat([logs, entropy, torch.ones_like(entropy)], 1))
-        return torch.stack(self._features, 1)
+        return torch.stack([row.features for row in self._read()], 1)
 
     def _read(self) -> list[_Place]:
         new = self.places[len(self._rows) :]
@@ -181,6 +170,7 @@ class _Place:
         self.greedy = draft.temperature == 0
         self.temperature = draft.temperature.masked_fill(self.greedy, 1.0)
 
+    @cached_property
     def prob(self) -> Tensor:
         """`[B]`: q of each drawn token; 0 where none was drawn."""
         draft, token = self.draft, self.draft.tokens
@@ -195,13 +185,18 @@ class _Place:
         q = functional.redistribute(logits, self.affinity, self.temperature, **cut)[:, 0]
         return q.gather(1, token.clamp(min=0))[:, 0].where(token[:, 0] >= 0, 0.0)
 
-    def largest_two(self) -> Tensor:
-        """`[B, 2]` probabilities, descending; 0 in place of one that there is not."""
-        return torch.nn.functional.pad(self._logs.exp(), (0, 1)).topk(2).values
-
+    @cached_property
     def entropy(self) -> Tensor:
         """`[B]`."""
         return -row_sums((self._logs.exp() * self._logs).where(self._logs > -torch.inf, 0.0))
+
+    @cached_property
+    def features(self) -> Tensor:
+        """`[B, 5]`, as `Drafted.features`; a second column that there is not has probability 0."""
+        largest = torch.nn.functional.pad(self._logs.exp(), (0, 1)).topk(2).values
+        logs = torch.cat([self.prob[:, None], largest], 1).log().clamp(min=_LEAST_LOG)
+        entropy = self.entropy[:, None]
+        return torch.cat([logs, entropy, torch.ones_like(entropy)], 1)
 
     @cached_property
     def _logs(self) -> Tensor:

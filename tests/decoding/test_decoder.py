@@ -192,6 +192,7 @@ def test_a_target_without_a_distribution_is_an_error() -> None:
         ({"prompts": [[1], []]}, "none of them empty"),
         ({"temperature": -1.0}, "temperature is -1.0"),
         ({"temperature": math.nan}, "temperature is nan"),
+        ({"temperature": [torch.tensor(-2.0), 1.0]}, "temperature is -2.0"),
         ({"max_new_tokens": -1}, "max_new_tokens is -1"),
         ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5"),  # it would never be reached exactly
         ({"max_new_tokens": math.nan}, "max_new_tokens is nan"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from table_model import TableModel, chi_square, continuations, greedy, joint, pruned, random_table
+from table_model import TableModel, greedy, pruned, random_table
 from torch import Tensor
 
 import rdk_cuda
@@ -83,12 +83,6 @@ PROPOSERS: dict[str, Callable[[], Proposer]] = {
 
 def decoder(proposer: Proposer, method: Any = "token", target: Any = TARGET) -> SpeculativeDecoder:
     return SpeculativeDecoder(target, proposer=proposer, method=method)
-
-
-def p_value(proposer: Proposer, samples: int, temperature: float, method: Any = "token") -> float:
-    made = decoder(proposer, method)
-    found = continuations(lambda: made, PROMPT, LENGTH, samples, 1, temperature=temperature)
-    return chi_square(found, joint(TARGET, PROMPT, LENGTH, temperature))
 
 
 def test_n_grams_copy_what_followed_the_newest_tokens_last_time() -> None:

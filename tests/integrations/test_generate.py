@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, models
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
+    MaxLengthCriteria,
     PreTrainedTokenizerFast,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -63,6 +64,7 @@ PROCESSED: dict[str, dict[str, Any]] = {
     "suppressed tokens": {"suppress_tokens": [1, 2, 30], "begin_suppress_tokens": [4, 5, 6]},
     "a least length": {"eos_token_id": ENDS, "pad_token_id": PAD, "min_new_tokens": 12},
     "a least length with the prompt": {"eos_token_id": ENDS, "pad_token_id": PAD, "min_length": 30},
+    "end tokens, of which the first is the pad token": {"eos_token_id": ENDS},
     "a forced end": {"eos_token_id": 3, "pad_token_id": PAD, "forced_eos_token_id": 3},
     "a decaying length": {
         "eos_token_id": ENDS,
@@ -95,28 +97,6 @@ def test_greedy_output_of_a_padded_batch_is_the_library_s_own(options: dict[str,
     statistics = generate.statistics
     assert sum(statistics.accepted) > 0
     assert statistics.resampled > 0
-
-
-def test_the_pad_token_is_the_first_end_token_where_there_is_no_other() -> None:
-    ours, expected = both(padded(4, 17, 1, 8), full(), eos_token_id=ENDS)
-    assert torch.equal(ours, expected)
-    assert (ours[:, -1] == ENDS[0]).any()
-
-
-def test_processors_never_see_what_they_have_forbidden() -> None:
-    """A function that knows its own language alone would fail on drafts outside of it."""
-    prefixes: list[list[int]] = []
-
-    def strict(row: int, ids: Tensor) -> list[int]:
-        prefixes.append(ids.tolist())
-        assert all((a + b) % 2 for a, b in pairwise(ids[8:].tolist()))
-        return allowed(row, ids)
-
-    generate = full(draft_length=6)
-    ours, expected = both(padded(9), generate, prefix_allowed_tokens_fn=strict)
-    assert torch.equal(ours, expected)
-    assert generate.statistics.resampled > 0
-    assert max(map(len, prefixes)) == 9 + NEW - 1
 
 
 class Language(LogitsProcessor, StoppingCriteria):
@@ -183,15 +163,6 @@ def test_copied_tokens_that_the_head_does_not_predict_are_rejected_with_processo
         assert torch.equal(ours, model.generate(**inputs, **options))
 
 
-@pytest.mark.parametrize("options", [{"max_length": 30}, {"max_length": 18}, {"max_new_tokens": 1}])
-def test_lengths_are_the_library_s(options: dict[str, Any]) -> None:
-    inputs = padded(4, 17, 1)
-    arguments = {**inputs, "do_sample": False, **options}
-    ours = target().generate(**arguments, custom_generate=pruned())
-    assert torch.equal(ours, target().generate(**arguments))
-    assert ours.shape[1] == options.get("max_length", 18)
-
-
 class StopAfter(StoppingCriteria):
     """Ends a row after a token, which may be another one in each row."""
 
@@ -203,17 +174,21 @@ class StopAfter(StoppingCriteria):
         return torch.isin((input_ids[:, -1] + self.shift * rows) % SIZE, self.tokens)
 
 
-def test_a_length_or_a_time_of_the_caller_ends_all_rows() -> None:
-    from transformers import MaxLengthCriteria
+LENGTHS: list[tuple[dict[str, Any], int]] = [
+    ({"max_length": 30, "max_new_tokens": None}, 30),
+    ({"max_length": 18, "max_new_tokens": None}, 18),
+    ({"max_new_tokens": 1}, 18),
+    ({"stopping_criteria": [MaxLengthCriteria(20)]}, 20),
+    ({"stopping_criteria": [MaxLengthCriteria(50)]}, 50),
+    ({"max_time": 1e-9}, 18),
+]
 
-    for longest in (20, 50):
-        criteria = StoppingCriteriaList([MaxLengthCriteria(longest)])
-        ours, expected = both(padded(4, 17), full(), stopping_criteria=criteria)
-        assert torch.equal(ours, expected)
-        assert ours.shape[1] == longest
-    ours, expected = both(padded(4, 9), full(), max_time=1e-9)
+
+@pytest.mark.parametrize(("options", "width"), LENGTHS)
+def test_lengths_and_times_are_the_library_s(options: dict[str, Any], width: int) -> None:
+    ours, expected = both(padded(4, 17, 1), pruned(), **options)
     assert torch.equal(ours, expected)
-    assert ours.shape[1] == 10
+    assert ours.shape[1] == width
 
 
 def test_stop_strings_end_rows_where_generate_ends_them(tiny: Any) -> None:

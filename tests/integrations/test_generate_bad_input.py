@@ -225,16 +225,11 @@ MODELS: dict[str, Callable[[], Any]] = {
     "the drafter .* training mode": lambda: generate(
         training(lambda drafts: DrafterTree(drafts, SAME))
     ),
-    r"drafter predicts 61 tokens, and the affinity .* from 3": lambda: generate(
-        Generate(drafter(), Affinity.intersection(Vocabulary([1, 2, 3], SIZE)))
-    ),
     "predicts 61 tokens, and affinity is of 62": lambda: generate(Generate(drafter(), LARGER)),
     "predicts 61 tokens, and vocabulary is of 70; needs": lambda: generate(
         Generate(drafter(), SAME, vocabulary=Vocabulary([1], 70))
     ),
     "draft_length is 0": lambda: Generate(drafter(), draft_length=0),
-    "draft_temperature is -1": lambda: generate(full(draft_temperature=-1.0)),
-    "affinity is a Vocabulary; needs an Affinity": lambda: generate(Generate(drafter(), EVERY)),
     r"Generate: draft_length is 2\.5; needs an integer": lambda: Generate(
         Elsewhere(), draft_length=2.5
     ),

@@ -14,6 +14,8 @@ pytest.importorskip("transformers", minversion="5.14")
 
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.integrations.huggingface.attention import layers_of
+from rdk_cuda.integrations.huggingface.mixers import find_mixers
 from tests.recurrent_models import NEW, PROMPTS, mostly_right, recurrent, truth
 
 
@@ -101,6 +103,21 @@ def test_a_forward_that_somebody_has_put_in_a_mixer_is_called_and_stays(when: st
         assert vars(mixer)["forward"] is counted
     finally:
         vars(mixer).pop("forward", None)
+
+
+def test_threads_that_wrap_one_model_at_once_find_the_same_modules() -> None:
+    model = recurrent("nemotron_h")
+    layers = layers_of(model).recurrent
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            first, *others = pool.map(lambda _: find_mixers(model, layers), range(24))
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(other == first for other in others)
+    assert sorted(first.values()) == list(layers)
+    assert max(len(module._forward_pre_hooks) for module in model.modules()) == 1
 
 
 def test_threads_with_models_of_their_own_over_one_module_decode_as_one_does() -> None:

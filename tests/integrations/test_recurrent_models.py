@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
-from table_model import chi_square
 from test_huggingface import alone, assert_session_is_exact
 from torch import Tensor
 
@@ -291,51 +289,6 @@ def test_half_precision_is_as_exact_as_attention_is(name: str) -> None:
         found, expected = torch.cat(row).float(), alone(model, text[:last])[first:].float()
         assert float((found - expected).norm() / expected.norm()) < 0.03
         assert float((found.argmax(1) == expected.argmax(1)).float().mean()) > 0.75
-
-
-PROMPT, LENGTH, SAMPLES = [5, 2, 2, 6, 1], 3, 3_000
-FALSE_ALARM, CAUGHT = 1e-4, 1e-6
-
-
-def hybrid() -> Any:
-    """A layer of Mamba 2 below attention, and a head that is sure enough for states to matter."""
-    layers = ["linear_attention", "full_attention"]
-    options = {"layers_block_type": layers, "tie_word_embeddings": False, "vocab_size": 8}
-    model = recurrent("nemotron_h", **options)
-    model.get_output_embeddings().weight.data.mul_(4)
-    return model
-
-
-def p_value() -> float:
-    """Of all continuations of a prompt, against the plain forward's probabilities."""
-    model = hybrid()
-    expected = {(): 1.0}
-    for _ in range(LENGTH):
-        rows = torch.tensor([[*PROMPT, *prefix] for prefix in expected])
-        with torch.no_grad():
-            after = model(rows, use_cache=False).logits[:, -1].double().softmax(1).tolist()
-        expected = {
-            (*prefix, token): p * q
-            for (prefix, p), row in zip(expected.items(), after, strict=True)
-            for token, q in enumerate(row)
-        }
-    drafter = HuggingFaceModel(near(model, 0.3))
-    decoder = SpeculativeDecoder(HuggingFaceModel(model), drafter, draft_length=2)
-    options: dict[str, Any] = {"max_new_tokens": LENGTH + 1, "temperature": 1.0}
-    new = decoder.generate([PROMPT] * SAMPLES, seeds=range(SAMPLES), **options).tokens
-    return chi_square(Counter(tuple(text[:LENGTH]) for text in new), expected)
-
-
-@pytest.mark.ci
-def test_samples_of_a_hybrid_have_its_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seeds are fixed; over seeds it fails falsely once in 10,000 times.
-
-    The control: states that are not rolled back are caught at 1e-6.
-    """
-    assert p_value() > FALSE_ALARM
-    not_rolled_back(monkeypatch)
-    monkeypatch.setattr(huggingface, "check", lambda *_: None)
-    assert p_value() < CAUGHT
 
 
 @pytest.mark.parametrize(

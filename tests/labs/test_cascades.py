@@ -16,10 +16,11 @@ import test_every_proposer
 import test_huggingface
 import test_parts
 import torch
+from lossless import CONDITIONS, p_value
 from table_model import TableModel, greedy, pruned, random_table
 from test_exact_match import LastToken, bigrams, prompts, target
 from test_exact_match import drafter as text_drafter
-from test_parts import AFFINITY, CAUGHT, DRAFTER, FALSE_ALARM, TARGET, VOCABULARY, decoder, p_value
+from test_parts import AFFINITY, CAUGHT, DRAFTER, FALSE_ALARM, TARGET, VOCABULARY, decoder
 from torch import Tensor
 
 import rdk_cuda
@@ -40,6 +41,8 @@ from rdk_cuda.decoding.rules import Decided, Verification
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.labs.cascades import Cascade
 from tests.trained_tokenizers import TOKENIZERS
+
+AS_IT_IS = CONDITIONS["as it is"]
 
 SIZE = TARGET.size
 HEAD = ((DRAFTER.T + 1).contiguous(), None)
@@ -210,7 +213,7 @@ class Dropping(Verification):
 def test_control_dropping_replaced_tokens_is_caught(method: str) -> None:
     proposer = cascade(small())
     proposer.rule = Dropping(SMALLER)
-    assert p_value(proposer, 2_000, 1.0, method) < CAUGHT
+    assert p_value(lambda: proposer, method, AS_IT_IS, 2_000) < CAUGHT
 
 
 def one_key(seeds: Tensor, positions: Tensor, stage: int = 0) -> Tensor:
@@ -228,7 +231,7 @@ def test_control_keys_that_are_not_the_stage_s_own_are_caught(
     mistake: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rdk_cuda.functional, "step_keys", mistake)
-    assert p_value(CASCADES["dynamic tokens"](), 4_000, 1.0) < CAUGHT
+    assert p_value(CASCADES["dynamic tokens"], "token", AS_IT_IS, 4_000) < CAUGHT
 
 
 @pytest.mark.parametrize("mistake", [None, one_key])
@@ -238,5 +241,5 @@ def test_a_million_outputs(
     """By blocks shared keys show in 40,000 outputs with some seeds alone."""
     if mistake is not None:
         monkeypatch.setattr(rdk_cuda.functional, "step_keys", mistake)
-    p = p_value(CASCADES["n-grams"](), 1_000_000, 1.0, "block")
+    p = p_value(CASCADES["n-grams"], "block", AS_IT_IS, 1_000_000)
     assert p < CAUGHT if mistake else p > FALSE_ALARM

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from . import (
+    test_block_drafters,
     test_cascades,
+    test_deep_heads,
     test_length_rules,
     test_parallel,
     test_sglang_trees,
@@ -50,3 +52,11 @@ def test_tau_of_rdk_is_tuned_on_a_recording() -> None:
 
 def test_sglang_s_links_are_parents() -> None:
     test_sglang_trees.test_parents_of_first_children_and_next_siblings()
+
+
+def test_a_deep_head_is_lossless(monkeypatch: pytest.MonkeyPatch) -> None:
+    test_deep_heads.test_what_holds_for_every_drafter_on_states([], monkeypatch)
+
+
+def test_a_block_drafter_is_lossless(monkeypatch: pytest.MonkeyPatch) -> None:
+    test_block_drafters.test_what_holds_for_every_drafter_on_states("dspark", [], monkeypatch)

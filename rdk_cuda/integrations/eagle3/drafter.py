@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ...decoding import Output
 from ...decoding.models import Ragged
@@ -81,9 +82,8 @@ class Eagle3Drafter:
     ) -> None:
         own = network.lm_head.weight.detach()
         head = own if head is None else head
-        head, head_bias = checked_head(type(self).__name__, head, head_bias, own.shape[1])
+        self._head = checked_head(type(self).__name__, head, head_bias, own)
         self.full_head = full_head
-        self._head = head.to(own), None if head_bias is None else head_bias.to(own)
         self.network, self.vocabulary_size = network, len(head)
         self.state_layers = network.config.layers_read(target_layers)
         self.device, self.dtype = own.device, own.dtype
@@ -117,10 +117,9 @@ class Eagle3Drafter:
         self._cache.rollback(self.observed)  # what follows was made of the network's own states
         counts = [len(new) for new in states]
         ends = [old + new for old, new in zip(self.observed, counts, strict=True)]
-        if max(ends, default=0) > self._states.shape[1]:
-            room = self._states.new_empty(len(ends), max(ends) + max(ends) // 2, self._own.shape[1])
-            room[:, : self._states.shape[1]] = self._states
-            self._states = room
+        if max(ends, default=0) > (known := self._states.shape[1]):
+            more = max(ends) + max(ends) // 2 - known
+            self._states = functional.pad(self._states, (0, 0, 0, more))
         mapped = self.network.fuse(torch.cat(list(states)).to(self._own)).split(counts)
         for row, old, end, new in zip(self._states, self.observed, ends, mapped, strict=True):
             row[old:end] = new
@@ -187,15 +186,11 @@ class Eagle3Drafter:
         return Output(head_logits(last, self._head), last)
 
     def _keep_nodes(self, hidden: Tensor, known: Sequence[int], counts: Sequence[int]) -> None:
-        states, most = (
-            self.network.handed_on(hidden),
-            max(map(sum, zip(known, counts, strict=True))),
-        )
-        grown = states.new_zeros(len(states), most, states.shape[2])
-        grown[:, : self._nodes.shape[1]] = self._nodes[:, :most]
+        states = self.network.handed_on(hidden)
+        more = max(map(sum, zip(known, counts, strict=True))) - self._nodes.shape[1]
+        self._nodes = functional.pad(self._nodes, (0, 0, 0, max(more, 0)))
         for b, (old, count) in enumerate(zip(known, counts, strict=True)):
-            grown[b, old : old + count] = states[b, :count]
-        self._nodes = grown
+            self._nodes[b, old : old + count] = states[b, :count]
 
     def keep_paths(self, paths: Ragged) -> None:
         """Forget all nodes: the entries of accepted ones are made again of the target's states."""

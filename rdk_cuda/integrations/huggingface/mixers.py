@@ -11,11 +11,14 @@ two hooks from then on, which do nothing but in a pass over a `PassCache`.
 
 from __future__ import annotations
 
+import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 from transformers import DynamicCache
 
 from .gated_mixers import Call, taken_rows
@@ -25,6 +28,7 @@ from .state_layer import StateLayer, States, add_rows, rows_of, set_states, stat
 
 # How many tokens a mixer is tried with behind a state, and by how much that is made larger.
 _LAST, _LARGER = 3, 64
+_lock = threading.Lock()
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -241,19 +245,12 @@ def find_mixers(model: Any, recurrent: Sequence[int]) -> dict[Any, int]:
         TypeError: they cannot be found, or one writes the states of several layers.
     """
     cache = _Watched(config=model.config)
-    hooks = []
-    for module in model.modules():
-        hooks.append(module.register_forward_pre_hook(_call, with_kwargs=True))
-        hooks.append(module.register_forward_hook(_return, with_kwargs=True, always_call=True))
+    ids = torch.ones(1, 2, dtype=torch.int64, device=model.get_input_embeddings().weight.device)
     try:
-        ids = torch.ones(1, 2, dtype=torch.int64, device=model.get_input_embeddings().weight.device)
         with torch.no_grad():
             model(input_ids=ids, use_cache=True, **{cache_argument(model): cache})
     except Exception as error:  # whatever a model raises that has a cache of its own
         raise not_served(model, f"does not run over the library's cache: {error}") from error
-    finally:
-        for hook in hooks:
-            hook.remove()
     written = {layer for layers in cache.mixers.values() for layer in layers}
     if written != set(recurrent):
         raise not_served(
@@ -266,42 +263,37 @@ def find_mixers(model: Any, recurrent: Sequence[int]) -> dict[Any, int]:
         raise not_served(
             model, f"writes the states of several layers in one {shared[0]}; needs one for each"
         )
-    for module in cache.mixers:
-        if _enter not in module._forward_pre_hooks.values():
-            module.register_forward_pre_hook(_enter, with_kwargs=True)
-            module.register_forward_hook(_leave, with_kwargs=True)
+    with _lock:  # others may find the same ones at this moment
+        for module in cache.mixers:
+            if _enter not in module._forward_pre_hooks.values():
+                module.register_forward_pre_hook(_enter, with_kwargs=True)
+                module.register_forward_hook(_leave, with_kwargs=True)
     return {module: own.pop() for module, own in cache.mixers.items()}
 
 
 class _Watched(DynamicCache):  # type: ignore[misc]
-    """A cache that notes which module has it, innermost, when a state is written."""
+    """A cache that notes which module is running, innermost, when a state is written."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config=config)
-        self.callers: list[Any] = []
         self.mixers: dict[Any, set[int]] = {}
 
     def update_conv_state(self, states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        self.mixers.setdefault(self.callers[-1], set()).add(layer_idx)
+        self._note(layer_idx)
         return super().update_conv_state(states, layer_idx, *args, **kwargs)
 
     def update_recurrent_state(
         self, states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> Any:
-        self.mixers.setdefault(self.callers[-1], set()).add(layer_idx)
+        self._note(layer_idx)
         return super().update_recurrent_state(states, layer_idx, *args, **kwargs)
 
-
-def _call(module: Any, args: Any, kwargs: Any) -> None:
-    cache = _cache_in((args, kwargs), _Watched)
-    if cache is not None:
-        cache.callers.append(module)
-
-
-def _return(module: Any, args: Any, kwargs: Any, output: Any) -> None:
-    cache = _cache_in((args, kwargs), _Watched)
-    if cache is not None:
-        cache.callers.pop()
+    def _note(self, layer: int) -> None:
+        # By the stack, since hooks would be seen by other threads that run the same modules.
+        frame: Any = inspect.currentframe()
+        while not isinstance(module := frame.f_locals.get("self"), torch.nn.Module):
+            frame = frame.f_back
+        self.mixers.setdefault(module, set()).add(layer)
 
 
 def _enter(module: Any, args: Any, kwargs: Any) -> Arguments | None:
@@ -337,14 +329,12 @@ def _cache_of(layer: Any, number: int, states: States) -> _MixerCache:
 
 def _mapped(given: Any, take: Callable[[Tensor], Tensor], batch: int, width: int) -> Any:
     """Arguments with `take` of all that has a row for each sequence, or one, and each column."""
-    if isinstance(given, Tensor):
-        has = given.dim() > 1 and given.shape[0] in (1, batch) and given.shape[1] == width
-        return take(given) if has else given
-    if type(given) in (tuple, list):
-        return type(given)(_mapped(each, take, batch, width) for each in given)
-    if type(given) is dict:
-        return {key: _mapped(each, take, batch, width) for key, each in given.items()}
-    return given
+
+    def taken(own: Any) -> Any:
+        has = isinstance(own, Tensor) and own.dim() > 1 and own.shape[1] == width
+        return take(own) if has and own.shape[0] in (1, batch) else own
+
+    return tree_map(taken, given, is_leaf=lambda own: isinstance(own, DynamicCache))
 
 
 def _column(given: Arguments, batch: int, width: int, column: int) -> Arguments:

@@ -99,7 +99,7 @@ class HuggingFaceModel:
             refuse_other_layers(model, state_layers)
         self.waiting: ImagePrompts | None = None
         self._beyond: Tensor | None = None  # by how much positions are beyond slots, [B]
-        self.state_layers = self._state_layers = tuple(state_layers)
+        self.state_layers = tuple(state_layers)
         self._depth: int = model.config.get_text_config(decoder=True).num_hidden_layers
         self.model, self.return_hidden = model, return_hidden or head is not None
         self._runs = model
@@ -113,8 +113,10 @@ class HuggingFaceModel:
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         self._cache = self._new_cache()
         self.vocabulary_size = model.get_output_embeddings().weight.shape[0]
+        width = model.get_output_embeddings().weight.shape[1]
+        here = embedding.new_empty(0, width)  # where heads are, and in which dtype
         if self.return_hidden:
-            self._head = self._here(*self.full_head)
+            self._head = checked_head("HuggingFaceModel", *self.full_head, here)
         check(self, self._cache, model)
         if (by_slots := self._cache.layers.by_slots) is not None:
             if recent is not None:
@@ -125,8 +127,7 @@ class HuggingFaceModel:
             )
         self._cache.recent = recent
         if head is not None or head_bias is not None:
-            width = self.model.get_output_embeddings().weight.shape[1]
-            self._head = self._here(*checked_head("HuggingFaceModel", head, head_bias, width))
+            self._head = checked_head("HuggingFaceModel", head, head_bias, here)
             self.vocabulary_size = self._head[0].shape[0]
         self.reset(0)
 
@@ -249,7 +250,7 @@ class HuggingFaceModel:
         config, layers = self.model.config, layers_of(self.model)
         self._recurrent: RecurrentCache | None = None
         if layers.by_slots is not None:
-            if self._depth + 1 in self._state_layers:
+            if self._depth + 1 in self.state_layers:
                 raise not_served(
                     self.model,
                     "has a pass for each sequence; needs a drafter that reads states "
@@ -281,9 +282,9 @@ class HuggingFaceModel:
             if self._beyond is not None:
                 positions = positions + self._beyond[:, None]
             arguments["position_ids"] = positions
-        if self._state_layers:
+        if self.state_layers:
             arguments["output_hidden_states"] = True
-        reads = self._state_layers
+        reads = self.state_layers
         reading: Any = states_of(self.model, reads, self._depth) if reads else nullcontext()
         with reading as states:
             if not self.return_hidden:
@@ -319,10 +320,6 @@ class HuggingFaceModel:
                     "max_new_tokens"
                 )
 
-    def _here(self, head: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        bias = None if bias is None else bias.to(self.device, self.dtype)
-        return head.to(self.device, self.dtype), bias
-
 
 def _kept(output: Output, sizes: Sequence[int], keep: Sequence[int]) -> Output:
     """Of rows for all tokens, those of the kept ones, at the front."""
@@ -336,15 +333,15 @@ def _kept(output: Output, sizes: Sequence[int], keep: Sequence[int]) -> Output:
 
 
 def checked_head(
-    function: str, head: Tensor | None, bias: Tensor | None, width: int
+    function: str, head: Tensor | None, bias: Tensor | None, own: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """The head, unless it does not read states of this width, or predicts nothing."""
+    """Bring a head to where `own` is; refuse one that reads other states, or predicts nothing."""
     if head is None:
         raise ValueError(f"{function}: got head_bias without head; needs both, or neither")
-    check_tensor(f"{function}: head", head, "floats", "V_d >= 1", width)
+    check_tensor(f"{function}: head", head, "floats", "V_d >= 1", own.shape[1])
     if bias is not None:
         check_shape(f"{function}: head_bias", bias, len(head))
-    return head, bias
+    return head.to(own), None if bias is None else bias.to(own)
 
 
 def head_logits(hidden: Tensor, head: tuple[Tensor, Tensor | None]) -> Tensor:

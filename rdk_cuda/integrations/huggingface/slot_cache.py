@@ -157,8 +157,6 @@ class SlotCache:
         counts, seen = own.sum(1), None
         if parents is not None:
             places, seen = self._grow(own, parents)
-        elif own.all():
-            places = lengths[:, None] + np.arange(own.shape[1])
         else:
             # A padding column is seen by nobody; its position only has to be a legal one.
             places = (lengths[:, None] + own.cumsum(1) - 1).clip(0)

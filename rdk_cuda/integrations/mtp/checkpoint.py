@@ -26,7 +26,6 @@ from ..token_maps.files import TokenMapError, checkpoint_files
 from .families import COPIES, FAMILIES, Family, family_of
 from .network import MtpNetwork, layer_config
 
-_MOST_LAYERS = 16
 _PARTS = ("embedding_norm", "state_norm", "map", "norm")
 
 
@@ -40,15 +39,19 @@ def read_mtp(directory: str | PathLike[str], target: Any) -> MtpNetwork:
         target: from them, by `AutoModelForCausalLM`.
 
     Returns:
-        The network of its first layer, with those of the others as `further`, in the target's
-        dtype and on the device of its embeddings.
+        The network of its first layer, in the target's dtype and on the device of its embeddings.
 
     Raises:
         CheckpointError: a family that is not known; tensors that are missing, quantised or of
             other shapes than the target's configuration has. Names them.
         OSError: a file cannot be opened.
     """
-    folder, target = Path(directory), unwrapped(target)
+    return read_layer(Path(directory), target, 0)
+
+
+def read_layer(folder: Path, target: Any, number: int) -> MtpNetwork:
+    """The network of one of a head's layers."""
+    target = unwrapped(target)
     text = target.config.get_text_config(decoder=True)
     family = family_of(text.model_type)
     if family is None:
@@ -57,20 +60,15 @@ def read_mtp(directory: str | PathLike[str], target: Any) -> MtpNetwork:
             f"{folder}: the target is of type {text.model_type!r}, whose multi-token head is not "
             f"known; needs one of {known}"
         )
-    found = _layers(folder, family, text, _tensors(folder, family, text))
-    dtypes = {each.dtype for tensors in found for each in tensors.values()}
-    first, *further = (
-        _network(folder, family, target, number, tensors) for number, tensors in enumerate(found)
-    )
-    first.further = further
-    first.stored = dtypes.pop() if len(dtypes) == 1 else torch.float32
-    return first
+    names = names_of(family, text.num_hidden_layers, text, number)
+    tensors = _placed(folder, family, names, _tensors(folder, family, names))
+    return _network(folder, family, target, number, tensors)
 
 
 def published(network: MtpNetwork) -> dict[str, Tensor]:
     """The tensors of a head's first layer by names that `read_mtp` reads; none of the target's."""
     family = network.family
-    names = _names(family, network.target_layers, network.decoder.config, 0)
+    names = names_of(family, network.target_layers, network.decoder.config, 0)
     parts = {"embedding_norm": network.embedding_norm, "state_norm": network.state_norm}
     parts |= {"map": network.fc, "norm": network.norm}
     tensors = {f"{names[part]}.weight": parts[part].weight for part in parts if part in names}
@@ -89,7 +87,7 @@ def _begin(family: Family) -> str:
     return "layers." if family.blocks else "layers.0."
 
 
-def _names(family: Family, layers: int, text: Any, number: int) -> dict[str, str]:
+def names_of(family: Family, layers: int, text: Any, number: int) -> dict[str, str]:
     """Name the beginnings of one layer's parts; `layer` is the decoder layer itself."""
     numbers = {"k": number, "after": layers + number, "last": _blocks(text) - 1}
     own = {part: getattr(family, part).format(**numbers) for part in (*_PARTS, "head", "layer")}
@@ -100,17 +98,15 @@ def _blocks(text: Any) -> int:
     return len(getattr(text, "mtp_layers_block_type", None) or [0])
 
 
-def _tensors(folder: Path, family: Family, text: Any) -> dict[str, Tensor]:
-    """All that a head may have, by names without what wraps the text model."""
+def _tensors(folder: Path, family: Family, names: Mapping[str, str]) -> dict[str, Tensor]:
+    """All that a layer may have, by names without what wraps the text model."""
     from safetensors import SafetensorError
 
-    layers = text.num_hidden_layers
-    numbers = range(1 if family.blocks else _MOST_LAYERS + 1)  # one more, to refuse
-    names = tuple(name for n in numbers for name in _names(family, layers, text, n).values())
+    beginnings = tuple(names.values())
 
     def wanted(published: str) -> bool:
         name = family.own_name(published)
-        return name.startswith(names) and not COPIES.search(name)
+        return name.startswith(beginnings) and not COPIES.search(name)
 
     tensors: dict[str, Tensor] = {}
     try:
@@ -139,41 +135,34 @@ def _tensors(folder: Path, family: Family, text: Any) -> dict[str, Tensor]:
     return tensors
 
 
-def _layers(
-    folder: Path, family: Family, text: Any, tensors: Mapping[str, Tensor]
-) -> list[dict[str, Tensor]]:
-    """Of each layer its tensors: by the part, or the name in a decoder of one layer."""
-    layers: list[dict[str, Tensor]] = []
-    placed = set[str]()
-    for number in range(1 if family.blocks else _MOST_LAYERS):
-        names = _names(family, text.num_hidden_layers, text, number)
-        first = names.pop("layer")
-        parts = {f"{name}.weight": part for part, name in names.items()}
-        own = {part: tensors[name] for name, part in parts.items() if name in tensors}
-        inside = [name for name in tensors if name.startswith(first) and name not in parts]
-        if layers and not inside:
-            break
-        missing = [name for name, part in parts.items() if part not in own and part != "head"]
-        missing += [] if inside else [f"{first}*"]
-        if missing:
-            raise CheckpointError(
-                f"{folder}: of the multi-token head it lacks {', '.join(missing)}, as copies that "
-                "others upload do; needs the files of the first release"
-            )
-        placed |= {*inside, *parts}
-        layers.append(own | {_begin(family) + name[len(first) :]: tensors[name] for name in inside})
-    if left := sorted(tensors.keys() - placed):
+def _placed(
+    folder: Path, family: Family, names: Mapping[str, str], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The same by the part, or the name in a decoder of one layer."""
+    first = names["layer"]
+    parts = {f"{name}.weight": part for part, name in names.items() if part != "layer"}
+    own = {part: tensors[name] for name, part in parts.items() if name in tensors}
+    inside = [name for name in tensors if name.startswith(first) and name not in parts]
+    missing = [name for name, part in parts.items() if part not in own and part != "head"]
+    missing += [] if inside else [f"{first}*"]
+    if missing:
+        raise CheckpointError(
+            f"{folder}: of the multi-token head it lacks {', '.join(missing)}, as copies that "
+            "others upload do; needs the files of the first release"
+        )
+    if left := sorted(tensors.keys() - {*inside, *parts}):
         raise CheckpointError(
             f"{folder}: in its multi-token head {left[0]} has no place; needs maps and norms "
-            f"without a bias, of at most {_MOST_LAYERS} layers"
+            "without a bias"
         )
-    return layers
+    return own | {_begin(family) + name[len(first) :]: tensors[name] for name in inside}
 
 
 def _network(
     folder: Path, family: Family, target: Any, number: int, tensors: dict[str, Tensor]
 ) -> MtpNetwork:
     """The network of one layer."""
+    dtypes = {each.dtype for each in tensors.values()}
     parts = {part: tensors.pop(part) for part in (*_PARTS, "head") if part in tensors}
     decoder = target.get_decoder()
     norm = f"{last_norm(decoder)}.weight"
@@ -210,6 +199,7 @@ def _network(
     head = parts.get("head")
     own = None if head is None or torch.equal(head.to(targets), targets) else head  # not a copy
     network = MtpNetwork(layer, target, family, head=own)
+    network.stored = dtypes.pop() if len(dtypes) == 1 else torch.float32
     network.embedding_norm.weight.copy_(parts["embedding_norm"])
     network.state_norm.weight.copy_(parts["state_norm"])
     network.fc.weight.copy_(parts["map"])

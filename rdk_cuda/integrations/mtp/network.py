@@ -32,7 +32,6 @@ class MtpNetwork(Eagle3Network):
         head: `[V, d]`, a head of its own; None: the target's.
 
     Attributes:
-        further: the networks of the head's other layers, if it has several.
         target_layers: how many the target has.
         own_head: it is given, and not the target's.
         stored: the dtype of its tensors in the files.
@@ -44,8 +43,7 @@ class MtpNetwork(Eagle3Network):
     ) -> None:
         nn.Module.__init__(self)
         config = decoder.config
-        self.family, self.further = family, list[MtpNetwork]()
-        self.own_head, self.stored = head is not None, torch.float32
+        self.family, self.own_head, self.stored = family, head is not None, torch.float32
         self.target_layers: int = target.config.get_text_config(decoder=True).num_hidden_layers
         embedding, own = target.get_input_embeddings(), target.get_output_embeddings()
         weight, bias = weight_of(own), getattr(own, "bias", None)

@@ -64,7 +64,6 @@ def read_mtp_checkpoint(path: str | PathLike[str], target: Any) -> MtpCheckpoint
     Args, errors: as `read_mtp`.
     """
     network = read_mtp(path, target)
-    network.further = []
     shared = frozenset([] if network.own_head else ["lm_head.weight"])
     vocabulary = Vocabulary.identity(len(network.lm_head.weight))
     return MtpCheckpoint(network, vocabulary, network.stored, shared)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.mtp import FAMILIES, MtpNetwork
 from rdk_cuda.integrations.mtp.families import family_of
 from rdk_cuda.integrations.mtp.network import layer_config
@@ -245,3 +247,15 @@ def reference(network: MtpNetwork, layout: Layout, tokens: Tensor, states: Tenso
 def load(folder: Path) -> Any:
     """The target, as `AutoModelForCausalLM` loads it: without its head."""
     return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+@cache
+def parts(name: str, size: int = 61) -> tuple[HuggingFaceModel, MtpNetwork]:
+    target = make(name, vocab_size=size)
+    network = head_of(target)
+    if not network.family.norm:  # nothing else keeps its head's rows from being nearly certain
+        for weight in network.parameters():
+            weight.mul_(0.3 if weight.dim() > 1 else 1.0)
+    spread = 0.3 if size < 12 else 0.15
+    torch.nn.init.normal_(target.get_output_embeddings().weight.data, std=spread)
+    return HuggingFaceModel(target, state_layers=(network.target_layers,)), network

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from table_model import chi_square, continuations, joint_of, judge_by_another_q
-from transformers import Qwen3Config
+from torch import Tensor
+from transformers import DynamicCache, Qwen3Config
 
-from rdk_cuda import Affinity, RecentTokens, Vocabulary
+from rdk_cuda import Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder, StateDrafter
-from rdk_cuda.drafter import prune_head
-from rdk_cuda.integrations.block_drafters import (
+from rdk_cuda.integrations.eagle3 import CheckpointError, read_drafts
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
+from rdk_cuda.labs.block_drafters import (
     BlockConfig,
     BlockDrafter,
     BlockNetwork,
     Confidence,
     read_block_drafter,
 )
-from rdk_cuda.integrations.eagle3 import CheckpointError, read_drafts
-from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
 from studies.transformers_peers import generated, library_block
 from tests.tiny_llamas import llama
+
+from ..integrations import test_state_drafters as states
 
 WIDTH, LAYERS, BLOCK, RANK = 16, 4, 4, 3
 PROMPTS = [[5, 3, 1, 0, 2], [4], [1, 2, 3, 4, 5, 0, 1, 2, 3]]
@@ -46,7 +49,7 @@ def layer(size: int) -> Any:
 
 
 def random_network(kind: str, size: int = 12) -> BlockNetwork:
-    torch.manual_seed(2)
+    torch.manual_seed(4)
     more = {"from_newest": True, "markov": RANK, "confidence": "token"} if kind == "dspark" else {}
     network = BlockNetwork(BlockConfig(layer(size), (1, 3), WIDTH, BLOCK, size - 1, size, **more))
     for name, weight in network.named_parameters():
@@ -133,64 +136,6 @@ def test_it_drafts_what_the_library_s_own_generator_does(tmp_path: Path) -> None
     assert found.statistics.target_passes == theirs.passes
 
 
-class Checked(BlockDrafter):
-    """Compares each row with that of a pass without a cache."""
-
-    compared = 0
-
-    def reset(self, batch_size: int) -> None:
-        super().reset(batch_size)
-        self.texts: list[list[int]] = [[] for _ in range(batch_size)]
-
-    @torch.no_grad()
-    def feed(self, tokens: Any, keep: Any) -> Any:
-        texts = zip(self.texts, self.lengths, tokens, strict=True)
-        self.texts = [text[:n] + list(new) for text, n, new in texts]
-        output = super().feed(tokens, keep)
-        network, config = self.network, self.network.config
-        for b, text in enumerate(self.texts):
-            if not keep[b]:
-                continue
-            known = self.observed[b]
-            hidden = target()(torch.tensor([text[:known]]), output_hidden_states=True).hidden_states
-            states = torch.cat([hidden[at] for at in self.state_layers], -1)
-            block = torch.tensor([[text[known], *[config.mask] * (config.block - 1)]])
-            positions = torch.arange(known + config.block)[None]
-            mask = torch.zeros(1, 1, config.block, known + config.block)
-            from transformers import DynamicCache
-
-            rows = network(block, states, positions, mask, DynamicCache())[0]
-            row = network.with_previous(rows[len(text) - known - 1], torch.tensor(text[-1]))
-            expected = network.head @ row
-            torch.testing.assert_close(output.logits[b, 0], expected, rtol=1e-4, atol=1e-4)
-            self.compared += 1
-        return output
-
-
-def test_rows_are_those_of_a_pass_without_a_cache(read: Any) -> None:
-    model, drafter = read
-    checked = Checked(drafter.network)
-    decoder = SpeculativeDecoder(model, checked, draft_length=3)
-    statistics = decoder.generate(PROMPTS, max_new_tokens=16, seeds=[1, 2, 3]).statistics
-    assert 0 < sum(statistics.accepted) < sum(statistics.drafted)
-    assert checked.compared > 40
-
-
-def test_greedy_output_is_the_target_s_own(read: Any) -> None:
-    model, drafter = read
-    settings: dict[str, Any] = {"max_new_tokens": 20, "temperature": 0}
-    alone = SpeculativeDecoder(model, draft_length=0).generate(PROMPTS, **settings).tokens
-    for method in ("token", "block"):
-        decoder = SpeculativeDecoder(model, drafter, draft_length=3, method=method)
-        assert decoder.generate(PROMPTS, **settings).tokens == alone
-    ids = torch.tensor(PROMPTS[:1])
-    options: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 9}
-    options["attention_mask"] = torch.ones_like(ids)
-    expected = target().generate(ids, **options)
-    generate = Generate(drafter, draft_length=3)
-    assert torch.equal(target().generate(ids, **options, custom_generate=generate), expected)
-
-
 def test_a_place_s_row_depends_on_the_draft_before_it_with_a_markov_head_alone(read: Any) -> None:
     model, drafter = read
     model.reset(1)
@@ -215,8 +160,9 @@ def test_a_place_s_row_depends_on_the_draft_before_it_with_a_markov_head_alone(r
 def test_more_places_than_a_pass_has_are_refused(read: Any) -> None:
     model, drafter = read
     places = drafter.network.config.places
-    with pytest.raises(ValueError, match=f"needs at most {places}, as many as BlockDrafter"):
-        SpeculativeDecoder(model, drafter, draft_length=places + 1)
+    decoder = SpeculativeDecoder(model, drafter, draft_length=places + 1)
+    with pytest.raises(ValueError, match=f"a pass drafts {places}; needs .* one by one"):
+        decoder.generate([[5, 3]], max_new_tokens=12)
     drafter.reset(1)
     with pytest.raises(ValueError, match="then drafts one by one"):
         drafter.feed([[5, 3]], [1])
@@ -230,7 +176,7 @@ def test_confidence_ends_drafts(tmp_path: Path) -> None:
     drafter = BlockDrafter(read_block_drafter(tmp_path, target()))
     model = HuggingFaceModel(target(), state_layers=drafter.state_layers)
     drafted = []
-    for least in (0.0, 0.5, 1.1):
+    for least in (0.0, 0.1, 1.1):
         length = Confidence(drafter, least)
         decoder = SpeculativeDecoder(model, drafter, draft_length=4, length=length)
         result = decoder.generate(PROMPTS, max_new_tokens=16, seeds=[1, 2, 3])
@@ -255,49 +201,50 @@ def test_confidence_ends_drafts(tmp_path: Path) -> None:
     torch.testing.assert_close(found, read.sigmoid())
 
 
-# Losslessness.
-
-SIZE, KEPT = 6, Vocabulary([0, 2, 5], target_size=6)
-CASES = [
-    pytest.param(kind, head, marks=[] if head == "dynamic" else pytest.mark.night)
-    for kind in KINDS
-    for head in ("full", "trimmed", "dynamic")
-]
+# What holds for every drafter on states.
 
 
-def p_value(folder: Path, kind: str, head: str) -> float:
-    """Chi-square of three tokens, by block. A right decoder fails `> 1e-4` once in 10,000."""
-    model = target(SIZE, 0.25)
-    publish(folder, kind, SIZE)
-    network = read_block_drafter(folder, model)
-    drafter, affinity, options = BlockDrafter(network), None, dict[str, Any]()
-    if head != "full":
-        affinity = Affinity.intersection(KEPT)
-        if head == "dynamic":
-            clusters = torch.tensor([-1, 0, -1, 0, 0, -1])
-            affinity = Affinity.virtual_tokens(KEPT, clusters, torch.tensor([1.0, 2, 1, 1, 3, 1]))
-            options = {"dynamic_tokens": RecentTokens(KEPT, width=2), "vocabulary": KEPT}
-            options["full_head"] = drafter.full_head
-        rows, _ = prune_head(network.head, None, KEPT, virtual=affinity)
-        drafter = BlockDrafter(network, head=rows)
-    reading = HuggingFaceModel(model, state_layers=drafter.state_layers)
-    options |= {"draft_length": 3, "method": "block"}
-    decoder = SpeculativeDecoder(reading, drafter, affinity, **options)
-    found = continuations(lambda: decoder, [2, 4], 3, 4_000)
-    return chi_square(found, joint_of(model, [2, 4], 3))
+def in_a_block(network: Any) -> Any:
+    config = network.config
+
+    def row(states: Tensor, known: list[int], drafted: list[int]) -> Tensor:
+        count = len(known) - 1
+        block = torch.tensor([[known[-1], *[config.mask] * (config.block - 1)]])
+        positions = torch.arange(count + config.block)[None]
+        mask = torch.zeros(1, 1, config.block, count + config.block)
+        hidden = network(block, states, positions, mask, DynamicCache())[0, len(drafted)]
+        last = torch.tensor([*known, *drafted][-1])
+        logits: Tensor = network.head @ network.with_previous(hidden, last)
+        return logits
+
+    return row
 
 
-@pytest.mark.parametrize(("kind", "head"), CASES)
-def test_samples_have_the_target_s_distribution(kind: str, head: str, tmp_path: Path) -> None:
-    assert p_value(tmp_path, kind, head) > 1e-4
+@cache
+def made(kind: str, size: int) -> states.Pair:
+    model = target(size, 0.3 if size == states.SIZE else 0.25)
+    with TemporaryDirectory() as folder:
+        publish(Path(folder), kind, size)
+        network = read_block_drafter(folder, model)
+
+    def with_head(**head: Any) -> BlockDrafter:
+        return BlockDrafter(network, **head)
+
+    return states.pair(model, with_head(), with_head, in_a_block(network))
 
 
-@pytest.mark.parametrize(("kind", "head"), CASES)
-def test_control_drafts_judged_by_another_q_are_caught(
-    kind: str, head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("heads", [("full", "trimmed", "dynamic")])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_holds_for_every_drafter_on_states(
+    kind: str, heads: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge_by_another_q(monkeypatch)
-    assert p_value(tmp_path, kind, head) < 1e-6
+    """With these heads its samples are judged, too."""
+    monkeypatch.setitem(states.KINDS, kind, partial(made, kind))
+    states.test_greedy_output_is_the_target_s_own(kind)
+    states.test_each_row_is_what_the_sequence_read_at_once_shows(kind, monkeypatch)
+    for head in heads:
+        with monkeypatch.context() as patched:
+            states.test_samples_have_the_target_s_distribution(kind, head, "block", patched)
 
 
 # Files.
@@ -314,6 +261,10 @@ def test_a_pruned_head_and_embeddings_of_their_own_are_read(tmp_path: Path) -> N
     assert torch.equal(network.head, rows)
     assert torch.equal(network.embedding(torch.tensor([3, 11])), torch.stack([table[3], mask]))
     assert BlockDrafter(network).full_head is None
+    order = torch.arange(12).flip(0)  # all of the tokens, in another order: the target's rows
+    publish(tmp_path, "dflash", d2t=order - torch.arange(12))
+    head = read_block_drafter(tmp_path, target()).head
+    assert torch.equal(head, target().get_output_embeddings().weight[order])
 
 
 def test_the_layout_of_speculators_is_read(tmp_path: Path) -> None:
@@ -338,9 +289,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "wide": ({"target_hidden_size": 32}, "target_hidden_size is 32"),
     "pruned": ({"draft_vocab_size": 5}, "draft_vocab_size is 5 of 12"),
     "rank": ({"markov_rank": 3}, "has no bias.weight and no markov.weight"),
+    "anchor": ({"markov_rank": 2, "sample_from_anchor": "no"}, "sample_from_anchor is 'no'; needs"),
     "flag": ({"enable_confidence_head": "no"}, "enable_confidence_head is 'no'; needs true or"),
     "other flag": ({"confidence_head_with_markov": 1}, "with_markov is 1; needs true or false"),
-    "anchor": ({"markov_rank": 2, "sample_from_anchor": "no"}, "sample_from_anchor is 'no'; needs"),
     "other": ({"other.weight": torch.zeros(2)}, "other.weight has no place"),
     "shape": ({"fc.weight": torch.zeros(16, 16)}, r"fc.weight has shape \[16, 16\]"),
 }

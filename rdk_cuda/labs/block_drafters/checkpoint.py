@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..eagle3.checkpoint import refuse_misfits, shapes_of, vocabulary_of
-from ..eagle3.config_json import (
+from ...integrations.eagle3.checkpoint import refuse_misfits, shapes_of, vocabulary_of
+from ...integrations.eagle3.config_json import (
     FLAG,
+    OBJECT,
     SIZE,
-    TOKEN,
+    Rule,
     checked,
     layer_config,
     layer_fields,
@@ -23,10 +24,12 @@ from ..eagle3.config_json import (
     read_fields,
     refuse_layers,
 )
-from ..eagle3.weights import CheckpointError, read_tensors, weight_files
-from ..huggingface.placement import weight_of
+from ...integrations.eagle3.weights import CheckpointError, read_tensors, weight_files
+from ...integrations.huggingface.placement import weight_of
+from ...vocabulary import Vocabulary
 from .network import BlockConfig, BlockNetwork
 
+TOKEN: Rule = (lambda value: type(value) is int and 0 <= value < 2**31, "a token id")
 _KINDS = ("dflash", "dspark")
 _MOST_PLACES = 1 << 12
 # Names that are in use, and what they are here.
@@ -69,7 +72,7 @@ def read_block_drafter(path: str | PathLike[str], target: Any) -> BlockNetwork:
     embedding, head = target.get_input_embeddings(), weight_of(target.get_output_embeddings())
     own = {
         _EMBEDDING: embedding.weight.detach(),
-        _HEAD: head if vocabulary.draft_size == len(head) else head[vocabulary.draft_ids],
+        _HEAD: head if vocabulary == Vocabulary.identity(len(head)) else head[vocabulary.draft_ids],
     }
     weights = own | {name: each for name, each in tensors.items() if name not in ("d2t", "t2d")}
     network_weights = shapes_of(folder, BlockNetwork, config)
@@ -105,14 +108,21 @@ def _configuration(
     folder: Path, fields: Mapping[str, Any], names: Collection[str], target: Any
 ) -> BlockConfig:
     name = f"{folder / 'config.json'}"
-    layer = layer_fields(name, fields, target, _KINDS)
+    kind, inner = fields.get("speculators_model_type"), fields
+    if kind is not None:
+        if kind not in _KINDS:
+            needs = " or ".join(map(repr, _KINDS))
+            raise CheckpointError(f"{name}: speculators_model_type is {kind!r:.40}; needs {needs}")
+        both = checked(name, fields, "transformer_layer_config", OBJECT)
+        inner = {"quantization_config": fields.get("quantization_config"), **both}
+    layer = layer_fields(name, inner, target)
     refuse_layers(name, layer["num_hidden_layers"], names)
     text, inside = target.config.get_text_config(), fields.get("dflash_config")
     nested = inside if isinstance(inside, dict) else {}
     found = {**nested, **{field: value for field, value in fields.items() if value is not None}}
     read = layer_ids(name, found, "target_layer_ids")
     aux = layer_ids(name, found, "aux_hidden_state_layer_ids")
-    rank, kind = found.get("markov_rank") or 0, fields.get("speculators_model_type")
+    rank = found.get("markov_rank") or 0
     confident, drawn = (
         checked(name, found, flag, FLAG, False)
         for flag in ("enable_confidence_head", "confidence_head_with_markov")

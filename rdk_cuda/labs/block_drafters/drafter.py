@@ -12,8 +12,8 @@ from torch import Tensor
 from ...decoding import Output
 from ...decoding.lengths import Drafted
 from ...dynamic_tokens import TokenHead
-from ..eagle3.drafter import cache_for
-from ..huggingface.model import checked_head, head_logits
+from ...integrations.eagle3.drafter import cache_for
+from ...integrations.huggingface.model import checked_head, head_logits
 from .network import BlockNetwork
 
 
@@ -35,7 +35,6 @@ class BlockDrafter:
             of both.
         lengths, observed, context, state_layers: as in `Eagle3Drafter`.
         block: `[B, places, d]`, the states of this step's drafts; None before there are any.
-        places: the most tokens that it drafts in a step.
         newest: `[B]`, the tokens that they follow.
     """
 
@@ -46,12 +45,11 @@ class BlockDrafter:
     ) -> None:
         own = network.head
         head = own if head is None else head
-        head, head_bias = checked_head("BlockDrafter", head, head_bias, own.shape[1])
-        self._head = head.to(own), None if head_bias is None else head_bias.to(own)
+        self._head = checked_head("BlockDrafter", head, head_bias, own)
         whole = network.vocabulary.draft_size == network.vocabulary.target_size
         self.full_head: TokenHead | None = (own, None) if whole else None
         self.network, self.vocabulary_size = network, len(head)
-        self.state_layers, self.places = network.config.state_layers, network.config.places
+        self.state_layers = network.config.state_layers
         self.device, self.dtype = own.device, own.dtype
         self._cache = cache_for(network, self.dtype, self.device)
         self.reset(0)

@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...decoding import Output
-from ..eagle3.drafter import cache_for
-from ..huggingface.model import checked_head, head_logits
-from ..huggingface.slot_cache import lay_out, pieces
-from .network import MtpNetwork
+from ...integrations.eagle3.drafter import cache_for
+from ...integrations.eagle3.weights import tensor_names
+from ...integrations.huggingface.model import checked_head, head_logits
+from ...integrations.huggingface.slot_cache import lay_out, pieces
+from ...integrations.mtp.checkpoint import names_of, read_layer, read_mtp
+from ...integrations.mtp.network import MtpNetwork
+
+
+def read_layers(directory: str | PathLike[str], target: Any) -> list[MtpNetwork]:
+    """Read all layers of a multi-token head.
+
+    Args, errors: as `rdk_cuda.integrations.mtp.read_mtp`, which reads the first.
+    """
+    folder, networks = Path(directory), [read_mtp(directory, target)]
+    family, layers = networks[0].family, networks[0].target_layers
+    text, names = networks[0].decoder.config, set(map(family.own_name, tensor_names(folder)))
+    while any(
+        name.startswith(names_of(family, layers, text, len(networks))["layer"]) for name in names
+    ):
+        networks.append(read_layer(folder, target, len(networks)))
+    return networks
 
 
 class DeepMtpDrafter:
@@ -24,21 +44,24 @@ class DeepMtpDrafter:
     layers, in chains.
 
     Args:
-        network: from `read_mtp`, with its `further` layers, which share one head.
+        networks: from `read_layers`, which share one head.
         head, head_bias: as in `MtpDrafter`.
 
     Attributes:
-        places: the most tokens that it drafts in a step.
         lengths, observed, full_head, state_layers, vocabulary_size: as in `MtpDrafter`.
     """
 
     context = math.inf
 
     def __init__(
-        self, network: MtpNetwork, *, head: Tensor | None = None, head_bias: Tensor | None = None
+        self,
+        networks: Sequence[MtpNetwork],
+        *,
+        head: Tensor | None = None,
+        head_bias: Tensor | None = None,
     ) -> None:
-        self.networks = [network, *network.further]
-        self.places = len(self.networks)
+        self.networks = list(networks)
+        network = self.networks[0]
         own = network.lm_head.weight
         if any(each.lm_head.weight.data_ptr() != own.data_ptr() for each in self.networks):
             raise ValueError(
@@ -48,8 +71,7 @@ class DeepMtpDrafter:
         self.full_head = own, network.lm_head.bias
         if head is None:
             head, head_bias = self.full_head
-        head, head_bias = checked_head("DeepMtpDrafter", head, head_bias, own.shape[1])
-        self._head = head.to(own), None if head_bias is None else head_bias.to(own)
+        self._head = checked_head("DeepMtpDrafter", head, head_bias, own)
         self.vocabulary_size, self.device, self.dtype = len(head), own.device, own.dtype
         self.state_layers = network.config.layers_read(network.target_layers)
         self._caches = [cache_for(each, self.dtype, self.device) for each in self.networks]
