@@ -32,7 +32,7 @@ MOVED = {
     "rdk_cuda.decoding.cascade": "rdk_cuda.labs.cascades",
     "rdk_cuda.decoding.parallel": "rdk_cuda.labs.parallel_decoder",
     "rdk_cuda.decoding.string_rejection": "rdk_cuda.labs.string_rejection",
-    "rdk_cuda.integrations.block_drafters": "rdk_cuda.labs.block_drafters",
+    "rdk_cuda.integrations.block_drafters.Confidence": "rdk_cuda.labs.length_rules.OwnConfidence",
     "rdk_cuda.integrations.mtp.DeepMtpDrafter": "rdk_cuda.labs.deep_heads.DeepMtpDrafter",
     "rdk_cuda.integrations.sglang.parents_of": "rdk_cuda.labs.sglang_trees.parents_of",
     "rdk_cuda.pair": "rdk_cuda.recipes.inputs",

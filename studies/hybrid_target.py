@@ -39,12 +39,12 @@ from examples.demo.training import (
 )
 from profiling.commands import Parser, run_command
 from rdk_cuda.cli.arguments import natural, natural_or_none, positive
+from rdk_cuda.integrations.block_drafters import BlockConfig, BlockNetwork
 from rdk_cuda.integrations.eagle3.unrolled import unrolled
 from rdk_cuda.integrations.mtp import MtpNetwork
 from rdk_cuda.integrations.mtp.checkpoint import published
 from rdk_cuda.integrations.mtp.families import family_of
 from rdk_cuda.integrations.mtp.network import layer_config
-from rdk_cuda.labs.block_drafters import BlockConfig, BlockNetwork
 from rdk_cuda.recipes.errors import InputError
 from rdk_cuda.recipes.inputs.loading import quiet
 

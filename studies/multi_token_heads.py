@@ -54,10 +54,10 @@ from rdk_cuda.cli.arguments import natural, positive
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.files import write_json
+from rdk_cuda.integrations.block_drafters import BlockDrafter, BlockNetwork, read_block_drafter
 from rdk_cuda.integrations.eagle3 import read_drafts
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.mtp import MtpDrafter, MtpNetwork, read_mtp
-from rdk_cuda.labs.block_drafters import BlockDrafter, BlockNetwork, read_block_drafter
 from rdk_cuda.recipes.errors import InputError
 from rdk_cuda.recipes.inputs.documents import encode
 from rdk_cuda.recipes.inputs.loading import load_tokenizer, quiet
@@ -182,7 +182,7 @@ def peers_of(
         return [*found, {"how": DFLASH, "keep": 1.0, "refused": reason}]
     drafter = BlockDrafter(block)
     reads = HuggingFaceModel(model, state_layers=drafter.state_layers)
-    decoder = SpeculativeDecoder(reads, drafter, draft_length=drafter.network.config.places)
+    decoder = SpeculativeDecoder(reads, drafter, draft_length=drafter.places)
     theirs = {"assistant_model": library_block(block), "speculation_type": "dflash"}
     return [*found, writer(1.0, BLOCK, decoder, tokens), peer(DFLASH, model, tokens, **theirs)]
 

@@ -15,8 +15,8 @@ from unittest.mock import patch
 import torch
 from transformers.modeling_layers import MtpModel
 
+from rdk_cuda.integrations.block_drafters import BlockNetwork
 from rdk_cuda.integrations.mtp import MtpNetwork
-from rdk_cuda.labs.block_drafters import BlockNetwork
 
 MTP, DFLASH = "Transformers: MTPCandidateGenerator", "Transformers: DFlashTokenCandidateGenerator"
 

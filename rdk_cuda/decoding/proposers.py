@@ -116,6 +116,11 @@ class DrafterChain(Proposer):
                 f"the affinity leads from {affinity.draft_size}; needs this drafter's affinity, "
                 "or, without one, a drafter that predicts as many tokens as the target"
             )
+        if draft_length > (places := getattr(drafter, "places", math.inf)):
+            raise ValueError(
+                f"{type(self).__name__}: draft_length is {draft_length}; needs at most {places}, "
+                f"as many as {type(drafter).__name__} drafts in a step"
+            )
         self.drafter, self.affinity = drafter, affinity
         self._readable: float = getattr(drafter, "readable", math.inf)
         self._refuse_unreadable(affinity, dynamic_tokens)

@@ -1,25 +1,29 @@
-"""What holds for every drafter on the target's states: EAGLE's, and multi-token heads."""
+"""What holds for every drafter on the target's states: EAGLE's, multi-token heads, and blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from table_model import chi_square, continuations, joint_of, judge_by_another_q
 from torch import Tensor
-from transformers import __version__
+from transformers import DynamicCache, __version__
 
 from rdk_cuda import Affinity, CombinedTokens, RecentTokens, ScreenedTokens, Vocabulary
 from rdk_cuda.decoding import DrafterTree, SpeculativeDecoder, StateDrafter, TreeModel
 from rdk_cuda.decoding.trees import branch
 from rdk_cuda.drafter import prune_head
+from rdk_cuda.integrations.block_drafters import BlockDrafter, read_block_drafter
 from rdk_cuda.integrations.eagle3 import Eagle3Drafter
 from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
 from rdk_cuda.integrations.mtp import MtpDrafter
 
+from .block_drafters import test_block_drafters as blocks
 from .eagle3 import test_drafter as eagles
 
 SIZE = 12
@@ -75,6 +79,22 @@ def on_itself(network: Any) -> Any:
     return row
 
 
+def in_a_block(network: Any) -> Any:
+    config = network.config
+
+    def row(states: Tensor, known: list[int], drafted: list[int]) -> Tensor:
+        count = len(known) - 1
+        block = torch.tensor([[known[-1], *[config.mask] * (config.block - 1)]])
+        positions = torch.arange(count + config.block)[None]
+        mask = torch.zeros(1, 1, config.block, count + config.block)
+        hidden = network(block, states, positions, mask, DynamicCache())[0, len(drafted)]
+        last = torch.tensor([*known, *drafted][-1])
+        logits: Tensor = network.head @ network.with_previous(hidden, last)
+        return logits
+
+    return row
+
+
 def eagle(size: int, *, gemma: bool = False, **variant: Any) -> Pair:
     """Its own head is small, but where little is to be compared."""
     network = eagles.network(size, 8 if size == SIZE else size, **variant)
@@ -100,12 +120,29 @@ def multi_token(name: str) -> Callable[[int], Pair]:
     return made
 
 
+def block(kind: str) -> Callable[[int], Pair]:
+    def made(size: int) -> Pair:
+        model = blocks.target(size, 0.3 if size == SIZE else 0.25)
+        with TemporaryDirectory() as folder:
+            blocks.publish(Path(folder), kind, size)
+            network = read_block_drafter(folder, model)
+
+        def with_head(**head: Any) -> BlockDrafter:
+            return BlockDrafter(network, **head)
+
+        return pair(model, with_head(), with_head, in_a_block(network))
+
+    return made
+
+
 KINDS: dict[str, Callable[[int], Pair]] = {
     "EAGLE-3": eagle,
     "EAGLE-3.1": lambda size: eagle(size, norm_output=True, fc_norm=True),
     "EAGLE-2": lambda size: eagle(size, **eagles.EAGLE2),
     "EAGLE-3 of Gemma": lambda size: eagle(size, gemma=True),
     "EAGLE-2 of Gemma": lambda size: eagle(size, gemma=True, **eagles.EAGLE2),
+    "dflash": block("dflash"),
+    "dspark": block("dspark"),
 }
 EACH: list[Any] = list(KINDS)
 if __version__ >= "5.24":  # others know few of the layers
@@ -228,6 +265,8 @@ FEW_TOKENS, KEPT, PROMPT = 6, Vocabulary([0, 2, 5], target_size=6), [2, 4]
 FAST = {
     ("EAGLE-3", "trimmed", "token"),
     ("qwen3_5_text", "dynamic", "block"),
+    ("dflash", "dynamic", "block"),
+    ("dspark", "dynamic", "block"),
 }
 CASES = [
     pytest.param(*case, marks=[] if case in FAST else pytest.mark.night)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from . import (
-    test_block_drafters,
     test_cascades,
     test_deep_heads,
     test_length_rules,
@@ -37,6 +36,10 @@ def test_a_length_rule_changes_nothing_but_how_much_is_drafted(
     test_length_rules.check(name, 2_000, monkeypatch)
 
 
+def test_a_drafter_s_own_confidence_ends_drafts(tmp_path: Path) -> None:
+    test_length_rules.test_a_drafter_s_own_confidence_ends_drafts(tmp_path)
+
+
 def test_string_level_rejection_is_lossless() -> None:
     test_string_rejection.test_string_level_rejection_is_lossless(1.0, "token")
 
@@ -54,9 +57,7 @@ def test_sglang_s_links_are_parents() -> None:
     test_sglang_trees.test_parents_of_first_children_and_next_siblings()
 
 
-def test_a_deep_head_is_lossless(monkeypatch: pytest.MonkeyPatch) -> None:
-    test_deep_heads.test_what_holds_for_every_drafter_on_states([], monkeypatch)
-
-
-def test_a_block_drafter_is_lossless(monkeypatch: pytest.MonkeyPatch) -> None:
-    test_block_drafters.test_what_holds_for_every_drafter_on_states("dspark", [], monkeypatch)
+def test_each_place_is_drafted_by_its_own_layer_of_a_deep_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    test_deep_heads.test_each_place_is_drafted_by_its_own_layer(monkeypatch)

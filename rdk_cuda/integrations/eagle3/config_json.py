@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ def _is_number(value: Any) -> bool:
 
 Rule = tuple[Callable[[Any], bool], str]  # the valid values, and these in words
 SIZE: Rule = (_is_size, "a positive integer below 2^31")
+TOKEN: Rule = (lambda value: value == 0 or _is_size(value), "a token id")
 _NUMBER: Rule = (_is_number, "a number")
 FLAG: Rule = (lambda value: type(value) is bool, "true or false")
-OBJECT: Rule = (lambda value: isinstance(value, dict), "an object")
+_OBJECT: Rule = (lambda value: isinstance(value, dict), "an object")
 _LAYERS: Rule = (
     lambda value: isinstance(value, list) and bool(value) and {*map(type, value)} == {int},
     "a list of layers",
@@ -48,7 +49,7 @@ _LAYER_FIELDS: dict[str, Rule] = {
     **dict.fromkeys(("rms_norm_eps", "initializer_range", "attention_dropout"), _NUMBER),
     "rope_theta": _NUMBER,
     **dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings"), FLAG),
-    **dict.fromkeys(("rope_parameters", "rope_scaling"), OBJECT),
+    **dict.fromkeys(("rope_parameters", "rope_scaling"), _OBJECT),
 }
 
 
@@ -83,7 +84,7 @@ def configuration(
     if _STATE_NORM in names and "speculators_model_type" not in fields and _layers(names) == {"0"}:
         layer["num_hidden_layers"] = 1  # EAGLE's `midlayer`; some name the target's number
     refuse_layers(name, layer["num_hidden_layers"], names)
-    nested = checked(name, fields, "eagle_config", OBJECT, {})
+    nested = checked(name, fields, "eagle_config", _OBJECT, {})
     found = {**nested, **{field: value for field, value in fields.items() if value is not None}}
     if not says_eagle3(fields) and _STATE_NORM not in names:
         return _eagle2_config(name, found, layer, text.hidden_size)
@@ -130,13 +131,16 @@ def _eagle2_config(
     )
 
 
-def layer_fields(name: str, fields: Mapping[str, Any], target: Any) -> dict[str, Any]:
+def layer_fields(
+    name: str, fields: Mapping[str, Any], target: Any, kinds: Sequence[str] = ("eagle3",)
+) -> dict[str, Any]:
     """The part of the configuration that describes the decoder layers, each field checked."""
     kind, layer = fields.get("speculators_model_type"), fields
     if kind is not None:
-        if kind != "eagle3":
-            raise CheckpointError(f"{name}: speculators_model_type is {kind!r:.40}; needs 'eagle3'")
-        layer = checked(name, fields, "transformer_layer_config", OBJECT)
+        if kind not in kinds:
+            needs = " or ".join(map(repr, kinds))
+            raise CheckpointError(f"{name}: speculators_model_type is {kind!r:.40}; needs {needs}")
+        layer = checked(name, fields, "transformer_layer_config", _OBJECT)
     if fields.get("quantization_config") or layer.get("quantization_config"):
         raise CheckpointError(f"{name}: has a quantization_config; needs a drafter that has none")
     found = {

@@ -48,6 +48,7 @@ class DeepMtpDrafter:
         head, head_bias: as in `MtpDrafter`.
 
     Attributes:
+        places: the most tokens that it drafts in a step.
         lengths, observed, full_head, state_layers, vocabulary_size: as in `MtpDrafter`.
     """
 
@@ -60,7 +61,7 @@ class DeepMtpDrafter:
         head: Tensor | None = None,
         head_bias: Tensor | None = None,
     ) -> None:
-        self.networks = list(networks)
+        self.networks, self.places = list(networks), len(networks)
         network = self.networks[0]
         own = network.lm_head.weight
         if any(each.lm_head.weight.data_ptr() != own.data_ptr() for each in self.networks):

@@ -1,5 +1,6 @@
-"""When drafts end, by the newest token's q and by the entropy of its row."""
+"""When drafts end: by the newest token's q, its row's entropy, or the drafter's own confidence."""
 
+from .own_confidence import ConfidentDrafter, OwnConfidence
 from .rules import Confidence, EntropyBound
 
-__all__ = ["Confidence", "EntropyBound"]
+__all__ = ["Confidence", "ConfidentDrafter", "EntropyBound", "OwnConfidence"]

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
-from transformers import DynamicCache, Qwen3Config
+from transformers import Qwen3Config
 
 from rdk_cuda import Vocabulary
 from rdk_cuda.decoding import SpeculativeDecoder, StateDrafter
-from rdk_cuda.integrations.eagle3 import CheckpointError, read_drafts
-from rdk_cuda.integrations.huggingface import HuggingFaceModel
-from rdk_cuda.labs.block_drafters import (
+from rdk_cuda.integrations.block_drafters import (
     BlockConfig,
     BlockDrafter,
     BlockNetwork,
-    Confidence,
     read_block_drafter,
 )
+from rdk_cuda.integrations.eagle3 import CheckpointError, read_drafts
+from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from studies.transformers_peers import generated, library_block
 from tests.tiny_llamas import llama
-
-from ..integrations import test_state_drafters as states
 
 WIDTH, LAYERS, BLOCK, RANK = 16, 4, 4, 3
 PROMPTS = [[5, 3, 1, 0, 2], [4], [1, 2, 3, 4, 5, 0, 1, 2, 3]]
@@ -50,7 +43,7 @@ def layer(size: int) -> Any:
 
 def random_network(kind: str, size: int = 12) -> BlockNetwork:
     torch.manual_seed(4)
-    more = {"from_newest": True, "markov": RANK, "confidence": "token"} if kind == "dspark" else {}
+    more = {"from_newest": True, "markov": RANK} if kind == "dspark" else {}
     network = BlockNetwork(BlockConfig(layer(size), (1, 3), WIDTH, BLOCK, size - 1, size, **more))
     for name, weight in network.named_parameters():
         if weight.dim() > 1:
@@ -63,7 +56,7 @@ def random_network(kind: str, size: int = 12) -> BlockNetwork:
 def publish(folder: Path, kind: str, size: int = 12, **changes: Any) -> BlockNetwork:
     """Files as z-lab and DeepSeek publish them; without embeddings, with the target's head."""
     network = random_network(kind, size)
-    names = {"markov.": "markov_head.markov_w1.", "confidence.": "confidence_head.proj."}
+    names = {"markov.": "markov_head.markov_w1."}
     tensors = {}
     for name, weight in network.state_dict().items():
         for own, other in names.items():
@@ -79,6 +72,8 @@ def publish(folder: Path, kind: str, size: int = 12, **changes: Any) -> BlockNet
         fields |= ids | own | {"confidence_head_with_markov": True}
         generator = torch.manual_seed(4)
         tensors["markov_head.markov_w2.weight"] = torch.randn(size, RANK, generator=generator)
+        read = torch.randn(1, WIDTH + RANK, generator=generator)
+        tensors |= {"confidence_head.proj.weight": read, "confidence_head.proj.bias": torch.ones(1)}
     tensors |= {name: each for name, each in changes.items() if isinstance(each, torch.Tensor)}
     fields |= {name: each for name, each in changes.items() if not isinstance(each, torch.Tensor)}
     folder.mkdir(exist_ok=True)
@@ -160,91 +155,14 @@ def test_a_place_s_row_depends_on_the_draft_before_it_with_a_markov_head_alone(r
 def test_more_places_than_a_pass_has_are_refused(read: Any) -> None:
     model, drafter = read
     places = drafter.network.config.places
-    decoder = SpeculativeDecoder(model, drafter, draft_length=places + 1)
-    with pytest.raises(ValueError, match=f"a pass drafts {places}; needs .* one by one"):
-        decoder.generate([[5, 3]], max_new_tokens=12)
+    with pytest.raises(ValueError, match=f"needs at most {places}, as many as BlockDrafter"):
+        SpeculativeDecoder(model, drafter, draft_length=places + 1)
     drafter.reset(1)
     with pytest.raises(ValueError, match="then drafts one by one"):
         drafter.feed([[5, 3]], [1])
     assert (
         read_drafts(model, drafter, places)(torch.tensor([[5, 3, 1, 2, 4, 6]])).hidden is not None
     )
-
-
-def test_confidence_ends_drafts(tmp_path: Path) -> None:
-    publish(tmp_path, "dspark")
-    drafter = BlockDrafter(read_block_drafter(tmp_path, target()))
-    model = HuggingFaceModel(target(), state_layers=drafter.state_layers)
-    drafted = []
-    for least in (0.0, 0.1, 1.1):
-        length = Confidence(drafter, least)
-        decoder = SpeculativeDecoder(model, drafter, draft_length=4, length=length)
-        result = decoder.generate(PROMPTS, max_new_tokens=16, seeds=[1, 2, 3])
-        drafted.append(result.statistics.drafted)
-    assert drafted[2][1:] == [0, 0, 0]
-    assert sum(drafted[0]) >= sum(drafted[1]) > sum(drafted[2])
-    model.reset(2)
-    states = model.feed([[5, 3, 1], [2, 4, 6]], [1, 1]).states
-    drafter.reset(2)
-    drafter.observe(states)
-    drafter.feed([[5, 3, 1, 2], [2, 4, 6, 1]], [1, 1])
-    before = torch.tensor([[2, 7], [1, 8]])
-    first_two = drafter.network.confidences(drafter.block[:, :2], before).prod(1)
-    seen: Any = SimpleNamespace(places=[SimpleNamespace(tokens=before[:, 1:])])
-    between = float(first_two.mean())
-    assert torch.equal(Confidence(drafter, between)(seen), first_two >= between)
-    assert not bool(Confidence(drafter, 0.0)(SimpleNamespace(places=4 * seen.places)).any())
-    network, block = drafter.network, torch.randn(2, WIDTH)
-    weight, bias = network.confidence.weight[0], network.confidence.bias
-    read = torch.cat([block, network.markov.weight[[3, 5]]], -1) @ weight + bias
-    found = network.confidences(block, torch.tensor([3, 5]))
-    torch.testing.assert_close(found, read.sigmoid())
-
-
-# What holds for every drafter on states.
-
-
-def in_a_block(network: Any) -> Any:
-    config = network.config
-
-    def row(states: Tensor, known: list[int], drafted: list[int]) -> Tensor:
-        count = len(known) - 1
-        block = torch.tensor([[known[-1], *[config.mask] * (config.block - 1)]])
-        positions = torch.arange(count + config.block)[None]
-        mask = torch.zeros(1, 1, config.block, count + config.block)
-        hidden = network(block, states, positions, mask, DynamicCache())[0, len(drafted)]
-        last = torch.tensor([*known, *drafted][-1])
-        logits: Tensor = network.head @ network.with_previous(hidden, last)
-        return logits
-
-    return row
-
-
-@cache
-def made(kind: str, size: int) -> states.Pair:
-    model = target(size, 0.3 if size == states.SIZE else 0.25)
-    with TemporaryDirectory() as folder:
-        publish(Path(folder), kind, size)
-        network = read_block_drafter(folder, model)
-
-    def with_head(**head: Any) -> BlockDrafter:
-        return BlockDrafter(network, **head)
-
-    return states.pair(model, with_head(), with_head, in_a_block(network))
-
-
-@pytest.mark.parametrize("heads", [("full", "trimmed", "dynamic")])
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_holds_for_every_drafter_on_states(
-    kind: str, heads: Sequence[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With these heads its samples are judged, too."""
-    monkeypatch.setitem(states.KINDS, kind, partial(made, kind))
-    states.test_greedy_output_is_the_target_s_own(kind)
-    states.test_each_row_is_what_the_sequence_read_at_once_shows(kind, monkeypatch)
-    for head in heads:
-        with monkeypatch.context() as patched:
-            states.test_samples_have_the_target_s_distribution(kind, head, "block", patched)
 
 
 # Files.
@@ -290,8 +208,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "pruned": ({"draft_vocab_size": 5}, "draft_vocab_size is 5 of 12"),
     "rank": ({"markov_rank": 3}, "has no bias.weight and no markov.weight"),
     "anchor": ({"markov_rank": 2, "sample_from_anchor": "no"}, "sample_from_anchor is 'no'; needs"),
-    "flag": ({"enable_confidence_head": "no"}, "enable_confidence_head is 'no'; needs true or"),
-    "other flag": ({"confidence_head_with_markov": 1}, "with_markov is 1; needs true or false"),
     "other": ({"other.weight": torch.zeros(2)}, "other.weight has no place"),
     "shape": ({"fc.weight": torch.zeros(16, 16)}, r"fc.weight has shape \[16, 16\]"),
 }

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...integrations.eagle3.checkpoint import refuse_misfits, shapes_of, vocabulary_of
-from ...integrations.eagle3.config_json import (
+from ...vocabulary import Vocabulary
+from ..eagle3.checkpoint import refuse_misfits, shapes_of, vocabulary_of
+from ..eagle3.config_json import (
     FLAG,
-    OBJECT,
     SIZE,
-    Rule,
+    TOKEN,
     checked,
     layer_config,
     layer_fields,
@@ -24,12 +24,10 @@ from ...integrations.eagle3.config_json import (
     read_fields,
     refuse_layers,
 )
-from ...integrations.eagle3.weights import CheckpointError, read_tensors, weight_files
-from ...integrations.huggingface.placement import weight_of
-from ...vocabulary import Vocabulary
+from ..eagle3.weights import CheckpointError, read_tensors, weight_files
+from ..huggingface.placement import weight_of
 from .network import BlockConfig, BlockNetwork
 
-TOKEN: Rule = (lambda value: type(value) is int and 0 <= value < 2**31, "a token id")
 _KINDS = ("dflash", "dspark")
 _MOST_PLACES = 1 << 12
 # Names that are in use, and what they are here.
@@ -38,8 +36,8 @@ _NAMES = {
     "encoder.output_norm_enc.": "hidden_norm.",
     "markov_head.markov_w1.": "markov.",
     "markov_head.markov_w2.": "bias.",
-    "confidence_head.proj.": "confidence.",
 }
+CONFIDENCE = "confidence_head."  # which says when drafts may end, and is not needed
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 _BIAS, _MASK = "bias.weight", "mask_embedding"
 
@@ -66,7 +64,11 @@ def read_block_drafter(path: str | PathLike[str], target: Any) -> BlockNetwork:
     files = [*weight_files(folder), *folder.glob(f"{_MASK}*")]
     if pickles := [file.name for file in files if file.suffix != ".safetensors"]:
         raise CheckpointError(f"{folder}: {pickles[0]} may be a pickle; needs safetensors files")
-    tensors = {_renamed(name): each for name, each in read_tensors(folder).items()}
+    tensors = {
+        _renamed(name): each
+        for name, each in read_tensors(folder).items()
+        if not name.startswith(CONFIDENCE)
+    }
     config = _configuration(folder, read_fields(folder), tensors, target)
     vocabulary = vocabulary_of(folder, tensors, config)
     embedding, head = target.get_input_embeddings(), weight_of(target.get_output_embeddings())
@@ -108,25 +110,14 @@ def _configuration(
     folder: Path, fields: Mapping[str, Any], names: Collection[str], target: Any
 ) -> BlockConfig:
     name = f"{folder / 'config.json'}"
-    kind, inner = fields.get("speculators_model_type"), fields
-    if kind is not None:
-        if kind not in _KINDS:
-            needs = " or ".join(map(repr, _KINDS))
-            raise CheckpointError(f"{name}: speculators_model_type is {kind!r:.40}; needs {needs}")
-        both = checked(name, fields, "transformer_layer_config", OBJECT)
-        inner = {"quantization_config": fields.get("quantization_config"), **both}
-    layer = layer_fields(name, inner, target)
+    layer = layer_fields(name, fields, target, _KINDS)
     refuse_layers(name, layer["num_hidden_layers"], names)
     text, inside = target.config.get_text_config(), fields.get("dflash_config")
     nested = inside if isinstance(inside, dict) else {}
     found = {**nested, **{field: value for field, value in fields.items() if value is not None}}
     read = layer_ids(name, found, "target_layer_ids")
     aux = layer_ids(name, found, "aux_hidden_state_layer_ids")
-    rank = found.get("markov_rank") or 0
-    confident, drawn = (
-        checked(name, found, flag, FLAG, False)
-        for flag in ("enable_confidence_head", "confidence_head_with_markov")
-    )
+    rank, kind = found.get("markov_rank") or 0, fields.get("speculators_model_type")
     config = BlockConfig(
         layer_config(name, layer),
         aux or tuple(at + 1 for at in read or ()),
@@ -137,7 +128,6 @@ def _configuration(
         # DSpark's own files do; those of vllm-project/speculators where they say so.
         from_newest=bool(rank) and checked(name, found, "sample_from_anchor", FLAG, kind is None),
         markov=checked(name, found, "markov_rank") if rank else 0,
-        confidence=("token" if drawn else "state") if confident else "",
     )
     depth, tokens, width = text.num_hidden_layers, layer["vocab_size"], text.hidden_size
     own, most, head = layer["model_type"], _MOST_PLACES, found.get("markov_head_type", "vanilla")

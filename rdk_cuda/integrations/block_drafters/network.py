@@ -2,8 +2,8 @@
 
 Each layer's keys are those of the target's states, mapped and normed once for all layers, and of
 the block itself: the newest token, and masks in the places of drafts. All of the block see all.
-(DFlash, and DSpark, which adds a bias by the token before and a head for confidence; names as in
-vLLM 0.33's `qwen3_dflash.py` and `qwen3_dspark.py`.)
+(DFlash, and DSpark, which adds a bias by the token before; names as in vLLM 0.33's
+`qwen3_dflash.py` and `qwen3_dspark.py`.)
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ class BlockConfig:
         from_newest: the newest token's row is a draft's, too, so there are `block` of them, not
             one less.
         markov: r, the rank of the bias by the token before; 0 for none.
-        confidence: what its head for confidence reads: "state", or also the "token" before; empty
-            without one.
     """
 
     layer: Any
@@ -42,7 +40,6 @@ class BlockConfig:
     draft_size: int
     from_newest: bool = False
     markov: int = 0
-    confidence: str = ""
 
     @property
     def places(self) -> int:
@@ -81,9 +78,6 @@ class BlockNetwork(nn.Module):
         self.rotary_emb = qwen3.Qwen3RotaryEmbedding(layer)
         if config.markov:
             self.markov = nn.Embedding(layer.vocab_size, config.markov)
-        if config.confidence:
-            read = width + (config.markov if config.confidence == "token" else 0)
-            self.confidence = nn.Linear(read, 1)
 
     def forward(
         self, tokens: Tensor, states: Tensor, positions: Tensor, mask: Tensor, cache: Any
@@ -115,12 +109,6 @@ class BlockNetwork(nn.Module):
             return hidden
         previous: Tensor = self.markov(tokens).to(hidden)
         return torch.cat([hidden, previous], dim=-1)
-
-    def confidences(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """`[...]`: how likely a draft is accepted, by its state and the token before it."""
-        if self.config.confidence == "token":
-            hidden = self.with_previous(hidden, tokens)
-        return cast(Tensor, self.confidence(hidden)[..., 0].sigmoid())
 
 
 def _attended(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ...decoding import Output
-from ...decoding.lengths import Drafted
 from ...dynamic_tokens import TokenHead
-from ...integrations.eagle3.drafter import cache_for
-from ...integrations.huggingface.model import checked_head, head_logits
+from ..eagle3.drafter import cache_for
+from ..huggingface.model import checked_head, head_logits
 from .network import BlockNetwork
 
 
@@ -35,7 +33,7 @@ class BlockDrafter:
             of both.
         lengths, observed, context, state_layers: as in `Eagle3Drafter`.
         block: `[B, places, d]`, the states of this step's drafts; None before there are any.
-        newest: `[B]`, the tokens that they follow.
+        places: the most tokens that it drafts in a step.
     """
 
     context = math.inf
@@ -49,7 +47,7 @@ class BlockDrafter:
         whole = network.vocabulary.draft_size == network.vocabulary.target_size
         self.full_head: TokenHead | None = (own, None) if whole else None
         self.network, self.vocabulary_size = network, len(head)
-        self.state_layers = network.config.state_layers
+        self.state_layers, self.places = network.config.state_layers, network.config.places
         self.device, self.dtype = own.device, own.dtype
         self._cache = cache_for(network, self.dtype, self.device)
         self.reset(0)
@@ -66,7 +64,6 @@ class BlockDrafter:
         width = self.network.fc.in_features
         none = torch.zeros(0, width, dtype=self.dtype, device=self.device)
         self._new = [none] * batch_size  # states that the cache does not have yet
-        self.newest = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
         self.block: Tensor | None = None
 
     def observe(self, states: Sequence[Tensor]) -> None:
@@ -92,7 +89,7 @@ class BlockDrafter:
                 "all tokens but the newest, then drafts one by one, no more than that"
             )
         if self.block is None:
-            self.newest, self.block = before, self._drafted(before)
+            self.block = self._drafted(before)
         at = torch.tensor(places, dtype=torch.int64, device=self.device)
         hidden = self.block[torch.arange(len(at), device=self.device), at]
         read = self.network.with_previous(hidden, before)[:, None]
@@ -132,32 +129,3 @@ class BlockDrafter:
         for layer in self._cache.past.layers:
             layer.keep(seen.shape[1])
         return hidden
-
-
-@dataclass(frozen=True)
-class Confidence:
-    """While the drafts are all accepted with at least this probability, as DSpark's head says.
-
-    A `rdk_cuda.decoding.lengths.Length`: it looks at the next place's state and the token before
-    it, so it ends a draft before the place's token is drawn.
-
-    Attributes:
-        drafter: that drafts.
-        at_least: the probability.
-    """
-
-    drafter: BlockDrafter
-    at_least: float
-
-    def __call__(self, drafted: Drafted) -> Tensor:
-        """As `Length`."""
-        network, block = self.drafter.network, self.drafter.block
-        places = len(drafted.places)
-        if block is None or not network.config.confidence:
-            raise ValueError("Confidence: needs a drafter that drafts, with a confidence head")
-        if places >= block.shape[1]:
-            return torch.zeros(len(block), dtype=torch.bool, device=block.device)
-        drawn = [place.tokens.flatten()[:, None].clamp(min=0) for place in drafted.places]
-        before = torch.cat([self.drafter.newest[:, None], *drawn], dim=1)
-        accepted = network.confidences(block[:, : places + 1], before)
-        return accepted.prod(dim=1) >= self.at_least
