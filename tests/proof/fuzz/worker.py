@@ -24,6 +24,7 @@ import rdk_cuda  # noqa: F401  (torch.ops.rdk, for what prepares an argument set
 from rdk_cuda._ops.contract import OPERATORS
 
 from . import promises
+from .agreement import BrokenPromiseError
 from .calls import Call, make_call
 from .judge import Reasons, named_in, refusals
 
@@ -123,7 +124,7 @@ def try_call(call: Call, operators: Any, against_reference: bool) -> str:
         raise FailureError(f"accepted, although {name} {reason}")
     try:
         promises.check(call.operator, call.arguments, outputs, against_reference)
-    except promises.BrokenPromiseError as broken:
+    except BrokenPromiseError as broken:
         raise FailureError(f"{broken}\n{describe(outputs)}") from None
     again = run(operator, call)
     if not all(same_bits(a, b) for a, b in zip(outputs, again, strict=True)):
