@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import rdk_cuda
 from rdk_cuda.cli.arguments import INTERRUPTED, Parser, answered, natural
 from rdk_cuda.evaluation import EvaluationError
-from rdk_cuda.files import write_whole
+from rdk_cuda.files import write_json, write_whole
 from rdk_cuda.recipes.errors import InputError
 from rdk_cuda.recipes.timing import others_at_work
 
@@ -32,6 +33,7 @@ __all__ = [
     "refuse_device",
     "run_columns",
     "run_command",
+    "write_found",
     "write_text",
 ]
 
@@ -158,6 +160,18 @@ def command_line(command: Parser, arguments: argparse.Namespace) -> str:
             every = value if isinstance(value, list) else [value]
             words += ["PATH" if isinstance(each, Path) else str(each) for each in every]
     return shlex.join(words)
+
+
+def write_found(output: Path | None, page: str | None = None, /, **found: Any) -> None:
+    """Write what a run on the CPU found, and where and when, as JSON; next to it its page.
+
+    Nothing if `output` is None.
+    """
+    if output is None:
+        return
+    write_json({"run": now(), **describe(torch.device("cpu")), **found}, output)
+    if page is not None:
+        write_text(f"{page}\n", output.with_suffix(".md"))
 
 
 def write_text(text: str, path: Path) -> None:

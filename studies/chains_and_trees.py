@@ -28,12 +28,11 @@ from examples.demo.corpus import training_files
 from examples.demo.decoding import drafter_of, full_head_of, spaced
 from examples.demo.shipped import SHIPPED
 from examples.demo.text import Prompt, held_out_prompts, windows_of
-from profiling.commands import Parser, run_command, write_text
-from profiling.machine import ROOT, describe, now
+from profiling.commands import Parser, run_command, write_found
+from profiling.machine import ROOT
 from profiling.tables import table
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.decoding import DrafterChain, DrafterTree, Proposer, SpeculativeDecoder
-from rdk_cuda.files import write_json
 from rdk_cuda.functional import Method as Rule
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.recipes.inputs.loading import load_pair
@@ -208,10 +207,8 @@ def run(options: argparse.Namespace) -> None:
     lines = table(titles, lines_of(found["rows"]), "lrlr")
     print(lines)
     about: Row = {"tokens": options.tokens, "keep": settings_of(options).keep[0]}
-    about |= {"run": now(), **describe(torch.device("cpu"))}
-    write_json({**about, **found}, options.output)
     page = "Accepted drafts a pass of the target, and its speed alone as the unit of speed."
-    write_text(f"{page}\n\n{lines}\n", options.output.with_suffix(".md"))
+    write_found(options.output, f"{page}\n\n{lines}", **about, **found)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -31,14 +31,12 @@ from torch import Tensor
 import rdk_cuda
 from examples.demo.shipped import SHIPPED
 from examples.demo.text import held_out_prompts
-from profiling.commands import Parser, run_command
-from profiling.machine import describe, now
+from profiling.commands import Parser, run_command, write_found
 from profiling.tables import figure, table
 from rdk_cuda import Affinity, StepRows, Vocabulary
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.decoding import Output, SpeculativeDecoder
 from rdk_cuda.dynamic_tokens import Followed, recent_and_successors
-from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.recipes.inputs.loading import load_pair
 from rdk_cuda.recipes.inputs.pairs import StatePair
@@ -49,7 +47,7 @@ K = 4
 
 
 class Constant:
-    """A model that says the same everywhere, for as many rows as it is asked for."""
+    """A model that says the same everywhere: logits `[batch or 1, places or 1, V]`."""
 
     context, device = math.inf, torch.device("cpu")
 
@@ -63,7 +61,7 @@ class Constant:
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
         """As `CausalModel.feed`."""
         self.lengths = [old + len(new) for old, new in zip(self.lengths, tokens, strict=True)]
-        return Output(self.logits[:, : max(keep)])
+        return Output(self.logits[:, : max(keep)].expand(len(tokens), max(keep), -1))
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """As `CausalModel.rollback`."""
@@ -278,9 +276,7 @@ def run(options: argparse.Namespace) -> None:
             for row in rows
         ]
         print(table(titles, lines, "r"))
-    if options.output:
-        about = {"run": now(), **describe(torch.device("cpu")), "draft_length": K}
-        write_json({**about, "rows": rows}, options.output)
+    write_found(options.output, draft_length=K, rows=rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -30,13 +30,12 @@ from torch import Tensor
 from examples.demo import gemma
 from examples.demo.corpus import calibration_files, held_out_files
 from examples.demo.shipped import SHIPPED
-from profiling.commands import Parser, run_command, write_text
-from profiling.machine import ROOT, describe, now
+from profiling.commands import Parser, run_command, write_found
+from profiling.machine import ROOT
 from profiling.tables import table
 from rdk_cuda.__main__ import main as rdk_cuda
 from rdk_cuda.cli.arguments import natural, positive
 from rdk_cuda.cli.distill import add_distill
-from rdk_cuda.files import write_json
 from rdk_cuda.recipes.distill import loaded
 from rdk_cuda.recipes.inputs.loading import quiet
 from rdk_cuda.recipes.request import Training
@@ -125,15 +124,13 @@ def run(options: argparse.Namespace) -> None:
     rows: list[Row] = []
     about = {"model": options.model or "demo", "drafter": files_of(options)[1].name}
     about |= {"keep": KEEP, "draft_length": K, "positions": options.positions}
-    about |= {"date": now(), **describe(torch.device("cpu"))}
     about |= {name: getattr(options, name) for name in ("batch", "tokens", "learning_rate")}
     with tempfile.TemporaryDirectory() as name:
         for temperature in options.temperature:
             start = calibrated(options, temperature, Path(name))
             for data in options.data:
                 rows += trained(options, start, data, Path(name))
-                write_json({**about, "rows": rows}, options.output)
-                write_text(f"{page(rows)}\n", options.output.with_suffix(".md"))
+                write_found(options.output, page(rows), **about, rows=rows)
     print(page(rows))
 
 

@@ -19,9 +19,8 @@ import torch
 
 import rdk_cuda
 from profiling.bench.growth import fitted_exponent
-from profiling.commands import Parser, run_command
-from profiling.machine import ROOT, describe, now
-from rdk_cuda.files import write_json
+from profiling.commands import Parser, run_command, write_found
+from profiling.machine import ROOT
 from rdk_cuda.reference import dense
 
 RESULTS = ROOT / "profiling" / "results" / "first-order-growth" / "results.json"
@@ -81,10 +80,9 @@ def exponents(rows: Sequence[Row]) -> dict[str, float]:
 def run(options: argparse.Namespace) -> None:
     """Measure and write."""
     torch.set_num_threads(1)  # whose own time is measured, whatever else the machine does
-    about = {"run": now(), **describe(torch.device("cpu")), "batch": BATCH}
     rows = measure(SIZES)
     fitted = exponents(rows)
-    write_json({**about, "rows": rows, "exponents": fitted}, options.output)
+    write_found(options.output, batch=BATCH, rows=rows, exponents=fitted)
     grows = ", ".join(f"{form} as V^{exponent:.2f}" for form, exponent in fitted.items())
     print(f"Time grows: {grows}. Written to {options.output}.")
 

@@ -27,8 +27,7 @@ from torch import Tensor
 
 from examples.demo import gemma
 from examples.demo.corpus import held_out_files, standard_library, training_files
-from profiling.commands import Parser, run_command, write_text
-from profiling.machine import describe, now
+from profiling.commands import Parser, run_command, write_found
 from profiling.tables import table
 from rdk_cuda import ScreenedTokens, SuccessorCounts, SuccessorTable, Vocabulary
 from rdk_cuda.calibration import (
@@ -42,7 +41,6 @@ from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.dynamic_tokens import distinct_tokens, recent_and_successors
 from rdk_cuda.dynamic_tokens.sources import is_pruned
 from rdk_cuda.evaluation import Bootstrap, recovered_share
-from rdk_cuda.files import write_json
 from rdk_cuda.integrations.eagle3 import read_checkpoint
 from rdk_cuda.recipes.inputs.pairs import Pair as Models
 from rdk_cuda.recipes.stages.virtual import virtual_logits
@@ -369,14 +367,11 @@ def run(options: argparse.Namespace) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     models, rows = gemma.load_gemma(), []
-    about = {"run": now(), "model": gemma.NAME, **describe(torch.device("cpu"))}
     rows_of = rows_of_itself if options.full is None else rows_of_drafter
     for row in (row for kind in options.text for row in rows_of(kind, models, options)):
         rows.append(row)
         print(" | ".join(cells(row)), flush=True)
-        if options.output is not None:
-            write_json({**about, "rows": rows}, options.output)
-            write_text(f"{page(rows)}\n", options.output.with_suffix(".md"))
+        write_found(options.output, page(rows), model=gemma.NAME, rows=rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -35,15 +35,13 @@ from examples.demo.corpus import held_out_files, training_files
 from examples.demo.decoding import drafter_of
 from examples.demo.shipped import load_shipped
 from examples.demo.text import held_out_prompts, windows_of
-from profiling.commands import Parser, run_command
-from profiling.machine import describe, now
+from profiling.commands import Parser, run_command, write_found
 from rdk_cuda import Draft
 from rdk_cuda.calibration import Method, calibrate_length
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.decoding import DrafterChain, NGrams, Proposer, SpeculativeDecoder
 from rdk_cuda.decoding.generation import Batch
 from rdk_cuda.decoding.lengths import Classifier, Drafted, Length, Product
-from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.labs.cascades import Cascade
 from rdk_cuda.labs.length_rules import Confidence, EntropyBound
@@ -402,13 +400,12 @@ def run(options: argparse.Namespace) -> None:
     )
     for row in rows:
         print({name: row[name] for name in ("costs", "name", "setting", "speed")}, row.get("gain"))
-    if options.output:
-        about = {"run": now(), **describe(torch.device("cpu")), "temperature": TEMPERATURE}
-        about |= {"keep": KEEP, "contexts": len(held.accepted), "prompts": len(prompts)}
-        about |= {"tokens": options.tokens, "documents": len(held.documents.unique())}
-        about |= {"target_seconds": seconds, "chosen": str(chosen)}
-        about |= {name: getattr(own, name).tolist() for name in ("target", "drafter", "pruned")}
-        write_json({**about, "rows": rows}, options.output)
+    about: Row = {"temperature": TEMPERATURE, "keep": KEEP, "contexts": len(held.accepted)}
+    about |= {"prompts": len(prompts), "tokens": options.tokens}
+    about |= {"documents": len(held.documents.unique())}
+    about |= {"target_seconds": seconds, "chosen": str(chosen)}
+    about |= {name: getattr(own, name).tolist() for name in ("target", "drafter", "pruned")}
+    write_found(options.output, **about, rows=rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,8 +29,7 @@ import torch
 
 from examples.demo.corpus import calibration_files, held_out_files, read_text, training_files
 from examples.demo.shipped import SHIPPED
-from profiling.commands import Parser, run_command, write_text
-from profiling.machine import describe, now
+from profiling.commands import Parser, run_command, write_found
 from profiling.tables import table
 from rdk_cuda.calibration import (
     PRUNED,
@@ -182,12 +181,9 @@ def run(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     rows = measure(options)
     print(page(rows))
-    if options.output is not None:
-        paths = ("target", "full", "published", "work", "output")
-        settings = {name: v for name, v in vars(options).items() if name not in paths}
-        about = {"run": now(), **describe(torch.device("cpu")), **settings}
-        write_json({**about, "name": options.target.name, "rows": rows}, options.output)
-        write_text(f"{page(rows)}\n", options.output.with_suffix(".md"))
+    paths = ("target", "full", "published", "work", "output")
+    settings = {name: v for name, v in vars(options).items() if name not in paths}
+    write_found(options.output, page(rows), **settings, name=options.target.name, rows=rows)
 
 
 TITLES = ("method", "T", "full drafter", "accepted", "gain, points", "recovered, %", "chosen")

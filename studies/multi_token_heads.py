@@ -45,15 +45,13 @@ from transformers import AutoModelForCausalLM
 import rdk_cuda
 from examples.demo.corpus import calibration_files, docstrings, held_out_files, read_text
 from examples.demo.text import windows_of
-from profiling.commands import Parser, run_command, write_text
-from profiling.machine import describe, now
+from profiling.commands import Parser, run_command, write_found
 from profiling.tables import figure, table
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.calibration import Setting, calibrate, record
 from rdk_cuda.cli.arguments import natural, positive
 from rdk_cuda.decoding import SpeculativeDecoder
 from rdk_cuda.drafter import PrunedDrafter
-from rdk_cuda.files import write_json
 from rdk_cuda.integrations.block_drafters import BlockDrafter, BlockNetwork, read_block_drafter
 from rdk_cuda.integrations.eagle3 import read_drafts
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
@@ -324,10 +322,7 @@ def run(options: argparse.Namespace) -> None:
             rows = list(rows_of(target, network, heads, peers, tokenizer, options))
         page = acceptance_page(rows)
     print(page)
-    if options.output:
-        about = {"run": now(), **describe(torch.device("cpu")), "draft_length": K}
-        write_json({**about, "rows": rows}, options.output)
-        write_text(f"{page}\n", options.output.with_suffix(".md"))
+    write_found(options.output, page, draft_length=K, rows=rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

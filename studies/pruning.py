@@ -31,11 +31,10 @@ from examples.demo.calibration import pruned_to
 from examples.demo.corpus import held_out_files, read_text, standard_library, training_files
 from examples.demo.shipped import load_shipped
 from examples.demo.text import windows_of
-from profiling.commands import Parser, run_command
-from profiling.machine import ROOT, describe, now
+from profiling.commands import Parser, run_command, write_found
+from profiling.machine import ROOT
 from rdk_cuda.calibration import Material, successor_counts
 from rdk_cuda.decoding.models import Read, Reading
-from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.labs.tuned_rdk import COVARIANCE, FIRST_ORDER, tuned_first_order, tuned_rdk
 from rdk_cuda.recipes.errors import InputError
@@ -252,10 +251,8 @@ def run(options: argparse.Namespace) -> None:
         rows = curve(material, pair, read, windows, settings)
         by_prior = priors(material, pair, read, windows["code"], settings)
     exact = [] if options.model else exactness(pair, read, windows["code"])
-    about = {"run": now(), **describe(torch.device("cpu")), "models": pair.names}
-    sizes = {"vocabulary": pair.vocabulary_size, "temperature": TEMPERATURE}
-    result = {**about, **sizes, "rows": rows, "priors": by_prior, "exactness": exact}
-    write_json(result, options.output)
+    about = {"models": pair.names, "vocabulary": pair.vocabulary_size, "temperature": TEMPERATURE}
+    write_found(options.output, **about, rows=rows, priors=by_prior, exactness=exact)
     picture = options.output.with_suffix(".png")
     write_figure(figure(rows), picture)
     print(f"{options.output} and {picture} written.")

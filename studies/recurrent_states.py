@@ -20,11 +20,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from profiling.commands import Parser, run_command, write_text
-from profiling.machine import describe, now
+from profiling.commands import Parser, run_command, write_found
 from profiling.tables import figure, table
 from rdk_cuda.cli.arguments import natural
-from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.integrations.huggingface.library import cache_argument
 
@@ -151,10 +149,7 @@ def run(options: argparse.Namespace) -> None:
         measure(name, batch, options.rounds) for name in options.layers for batch in options.batch
     ]
     print(page(rows))
-    if options.output:
-        about = {"run": now(), **describe(torch.device("cpu")), "draft_length": K}
-        write_json({**about, "rows": rows}, options.output)
-        write_text(f"{page(rows)}\n", options.output.with_suffix(".md"))
+    write_found(options.output, page(rows), draft_length=K, rows=rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

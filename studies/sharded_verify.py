@@ -23,12 +23,10 @@ import torch
 from torch import distributed
 
 import rdk_cuda
-from profiling.commands import Parser, run_command
-from profiling.machine import describe, now
+from profiling.commands import Parser, run_command, write_found
 from profiling.tables import table
 from rdk_cuda import Affinity, Vocabulary, shards
 from rdk_cuda.cli.arguments import natural
-from rdk_cuda.files import write_json
 
 RANKS, SIZE, KEPT, LENGTH = 2, 128_256, 32_000, 3
 BATCHES = (1, 64)
@@ -125,9 +123,7 @@ def run(options: argparse.Namespace) -> int:
             "r",
         )
     )
-    if options.output is not None:
-        about = {"at": now(), **describe(torch.device("cpu")), "rounds": options.rounds}
-        write_json({**about, "rows": rows, "bytes": counted}, options.output)
+    write_found(options.output, rounds=options.rounds, rows=rows, bytes=counted)
     return 0
 
 

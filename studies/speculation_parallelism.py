@@ -13,7 +13,6 @@ way that `ParallelDecoder` chooses. The demo's models go through each K and each
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,11 +24,9 @@ import torch
 
 from examples.demo.shipped import load_shipped
 from examples.demo.text import held_out_prompts
-from profiling.commands import Parser, run_command
-from profiling.machine import describe, now
+from profiling.commands import Parser, run_command, write_found
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.decoding import CausalModel, Output, SpeculativeDecoder
-from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.labs.parallel_decoder import (
     ParallelDecoder,
@@ -38,32 +35,24 @@ from rdk_cuda.labs.parallel_decoder import (
     serial_speed,
 )
 
+from .decoder_time import Constant
+
 CASES = ((0.1, 0.8), (0.2, 0.9), (0.1, 0.5))  # c and a
 SERVERS = (1, 2, 4, 7)
 CONTEXT = 64  # of the demo's prompts
 
 
-class Waiting:
-    """A model of 16 tokens that says the same everywhere, after a wait."""
-
-    device, context, vocabulary_size = torch.device("cpu"), math.inf, 16
+class Waiting(Constant):
+    """A model of few tokens that says the same everywhere, after a wait."""
 
     def __init__(self, probs: Sequence[float], seconds: float) -> None:
-        self.logits, self.seconds = torch.tensor([[probs]]).log(), seconds
-
-    def reset(self, batch_size: int) -> None:
-        """As `CausalModel.reset`."""
-        self.lengths = [0] * batch_size
+        super().__init__(torch.tensor([[probs]]).log())
+        self.seconds = seconds
 
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
         """As `CausalModel.feed`."""
         time.sleep(self.seconds)
-        self.lengths = [old + len(new) for old, new in zip(self.lengths, tokens, strict=True)]
-        return Output(self.logits.expand(len(tokens), max(keep), -1))
-
-    def rollback(self, lengths: Sequence[int]) -> None:
-        """As `CausalModel.rollback`."""
-        self.lengths = list(map(min, self.lengths, lengths))
+        return super().feed(tokens, keep)
 
 
 def waiting(acceptance: float, seconds: float, drafts: bool) -> Waiting:
@@ -141,9 +130,8 @@ def run(options: argparse.Namespace) -> None:
         costs = (cost, acceptance)
         rows = measured(target, drafter, prompts, options.tokens, costs, options.servers)
         results.append({"cost": cost, "acceptance": acceptance, "rows": rows})
-    if options.output:
-        about = {"run": now(), **describe(torch.device("cpu")), "seconds": options.seconds}
-        write_json({**about, "tokens": options.tokens, "results": results}, options.output)
+    about = {"seconds": options.seconds, "tokens": options.tokens}
+    write_found(options.output, **about, results=results)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -28,15 +28,13 @@ from torch import Tensor
 
 from examples.demo.corpus import calibration_files, held_out_files
 from examples.demo.shipped import SHIPPED, load_shipped
-from profiling.commands import Parser, run_command, write_text
-from profiling.machine import describe, now
+from profiling.commands import Parser, run_command, write_found
 from profiling.tables import table
 from rdk_cuda import Vocabulary
 from rdk_cuda.cli.arguments import natural, positive
 from rdk_cuda.cli.distill import add_distill
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.evaluation import Bootstrap
-from rdk_cuda.files import write_json
 from rdk_cuda.labs.steering import Steering
 from rdk_cuda.labs.steering.job import SteeredPair, SteeredTrain
 from rdk_cuda.recipes.inputs.loading import quiet
@@ -122,11 +120,8 @@ def run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows, about = measure(options, Path(folder))
     print(page(rows))
-    if options.output is not None:
-        settings = {name: value for name, value in vars(options).items() if name != "output"}
-        about |= {"run": now(), **describe(torch.device("cpu")), **settings}
-        write_json({**about, "rows": rows}, options.output)
-        write_text(f"{page(rows)}\n", options.output.with_suffix(".md"))
+    about |= {name: value for name, value in vars(options).items() if name != "output"}
+    write_found(options.output, page(rows), **about, rows=rows)
 
 
 def page(rows: Sequence[Row]) -> str:

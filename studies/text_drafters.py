@@ -24,6 +24,7 @@ import copy
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,13 +36,12 @@ import transformers
 from examples.demo import gemma
 from examples.demo.corpus import calibration_files, held_out_files, read_text
 from examples.demo.shipped import SHIPPED
-from profiling.commands import Parser, run_command
-from profiling.machine import ROOT, describe, now
+from profiling.commands import Parser, run_command, write_found
+from profiling.machine import ROOT
 from rdk_cuda import Affinity
 from rdk_cuda.cli.arguments import natural
 from rdk_cuda.decoding import ExactMatch, SpeculativeDecoder, TextDrafter
 from rdk_cuda.decoding.proposers import DrafterChain, Proposer
-from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.labs.length_rules import Confidence
 from rdk_cuda.labs.string_rejection import StringRejection
@@ -67,17 +67,8 @@ class Model:
     tokenizer: Any
 
 
-@dataclass
-class Counted:
-    """What a way did; `first` and `first_accepted` are of the first drafts of each pass."""
-
-    tokens: int = 0
-    passes: int = 0
-    accepted: int = 0
-    first: int = 0
-    first_accepted: int = 0
-
-
+Counted = Counter[str]
+"""What a way did; `first` and `first_accepted` are of the first drafts of each pass."""
 Way = Callable[[list[list[int]], float, int, int], Counted]
 """Continues prompts at a temperature by a number of tokens, with seeds from one on."""
 
@@ -128,8 +119,11 @@ def ours(target: HuggingFaceModel, proposer: Proposer | None) -> Way:
         found = decoder.generate(
             prompts, max_new_tokens=new, temperature=temperature, seeds=seeds
         ).statistics
-        first = [counts[0] if counts else 0 for counts in (found.drafted, found.accepted)]
-        return Counted(found.tokens, found.target_passes, sum(found.accepted), *first)
+        counted = Counter(tokens=found.tokens, passes=found.target_passes)
+        counted["accepted"] = sum(found.accepted)
+        for name, counts in ("first", found.drafted), ("first_accepted", found.accepted):
+            counted[name] = counts[0] if counts else 0
+        return counted
 
     return run
 
@@ -163,7 +157,7 @@ def assisted(target: Model, drafter: Model) -> Way:
                 **options,
             )
             tokens += whole.shape[1] - len(prompt)
-        return Counted(tokens)
+        return Counter(tokens=tokens)
 
     return run
 
@@ -203,47 +197,40 @@ def measure(options: argparse.Namespace) -> Iterator[list[Row]]:
                 print(f"{pair}, batch {batch}, T {temperature}", file=sys.stderr)
                 asked = [name for name in each if batch == 1 or name != "Transformers"]
                 seconds: dict[str, list[float]] = {name: [] for name in asked}
-                counted = {name: Counted() for name in asked}
+                counted: dict[str, Counted] = {name: Counter() for name in asked}
                 for each_round in range(options.rounds):
                     for name in asked:
                         begun, total = time.perf_counter(), Counted()
                         for at in range(0, len(prompts), batch):
                             some, seed = prompts[at : at + batch], each_round * len(prompts) + at
-                            add(total, each[name](some, temperature, options.new, seed))
-                        seconds[name].append(total.tokens / (time.perf_counter() - begun))
+                            total += each[name](some, temperature, options.new, seed)
+                        seconds[name].append(total["tokens"] / (time.perf_counter() - begun))
                         if temperature or each_round == 0:
-                            add(counted[name], total)
+                            counted[name] += total
                 about = {"pair": pair, "batch": batch, "temperature": temperature}
                 yield [about | row(name, counted[name], seconds[name]) for name in asked]
 
 
-def add(total: Counted, more: Counted) -> None:
-    """Sum up."""
-    for name, count in vars(more).items():
-        setattr(total, name, getattr(total, name) + count)
-
-
 def row(name: str, counted: Counted, speeds: Sequence[float]) -> Row:
     """A way's figures; those of drafts are None where they are not known."""
-    known = counted.first > 0
-    share = counted.first_accepted / counted.first if known else 0.0
+    known = counted["first"] > 0
+    share = counted["first_accepted"] / counted["first"] if known else 0.0
     return {
         "method": name,
         "tokens_per_second": [statistics.median(speeds), min(speeds), max(speeds)],
-        "accepted_length": counted.accepted / counted.passes if known else None,
+        "accepted_length": counted["accepted"] / counted["passes"] if known else None,
         "acceptance": share if known else None,
-        "interval": 1.96 * (share * (1 - share) / counted.first) ** 0.5 if known else None,
+        "interval": 1.96 * (share * (1 - share) / counted["first"]) ** 0.5 if known else None,
     }
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure, print and write; what was measured stands when a long run is cut off."""
-    about = {"run": now(), **describe(torch.device("cpu"))}
-    about |= {"transformers": transformers.__version__, "draft_length": K}
+    about = {"transformers": transformers.__version__, "draft_length": K}
     rows: list[Row] = []
     for some in measure(options):
         rows += some
-        write_json({**about, "rows": rows}, options.output)
+        write_found(options.output, **about, rows=rows)
         for each in some:
             print(sentence(each), flush=True)
 

@@ -29,11 +29,10 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from examples.demo.chi_square import chi_square
-from profiling.commands import Parser, run_command
-from profiling.machine import ROOT, describe, now
+from profiling.commands import Parser, run_command, write_found
+from profiling.machine import ROOT
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.cli.arguments import natural
-from rdk_cuda.files import write_json
 from rdk_cuda.integrations.huggingface import Generate
 
 RESULTS = ROOT / "profiling" / "results" / "universal-assistance" / "cpu.json"
@@ -152,13 +151,8 @@ def measure(runs: int) -> list[Row]:
 def run(options: argparse.Namespace) -> None:
     """Measure and write."""
     torch.set_num_threads(1)
-    about = {
-        "run": now(),
-        **describe(torch.device("cpu")),
-        "transformers": transformers.__version__,
-    }
     rows = measure(options.runs)
-    write_json({**about, "rows": rows}, options.output)
+    write_found(options.output, transformers=transformers.__version__, rows=rows)
     for row in rows:
         fits = [
             f"{fit['statistic']:.1f} on {fit['degrees']}" for fit in (row["first"], row["pairs"])

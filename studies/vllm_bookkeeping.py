@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from profiling.commands import Parser, run_command
-from profiling.machine import ROOT, describe, now
+from profiling.commands import Parser, run_command, write_found
+from profiling.machine import ROOT
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.dynamic_tokens import KeptContexts
-from rdk_cuda.files import write_json
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.requests import Requests
@@ -148,9 +147,8 @@ def measure(batch: int, context: int, rounds: int) -> list[dict[str, Any]]:
 def run(options: argparse.Namespace) -> None:
     """Measure and write."""
     torch.set_num_threads(1)
-    about = {"run": now(), **describe(torch.device("cpu")), "drafts": DRAFTS, "window": WINDOW}
     rows = [row for size in SIZES for row in measure(*size, ROUNDS)]
-    write_json({**about, "rows": rows}, options.output)
+    write_found(options.output, drafts=DRAFTS, window=WINDOW, rows=rows)
     for row in rows:
         print(f"{row['batch']} × {row['context']:,}, {row['form']}: {row['median_ms']:.2f} ms")
 

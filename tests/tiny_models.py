@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from examples.demo.corpus import held_out_files, read_text
+from examples.demo.text import byte_level_tokenizer
 
 from .tiny_llamas import llama
 
-VOCABULARY = 400
+VOCABULARY, END_OF_TEXT = 400, "<|endoftext|>"
 
 
 def save_model(
@@ -25,19 +25,10 @@ def save_model(
 
 
 def save_tokenizer(directory: Path, vocabulary: int = VOCABULARY) -> None:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=["<|endoftext|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([read_text(path) for path in held_out_files()[:3]], trainer)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>").save_pretrained(
-        directory
-    )
+    texts = map(read_text, held_out_files()[:3])
+    tokenizer = byte_level_tokenizer(texts, vocabulary, [END_OF_TEXT])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT)
+    fast.save_pretrained(directory)
 
 
 def save_pair(root: Path) -> tuple[Path, Path]:

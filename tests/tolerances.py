@@ -69,6 +69,22 @@ def assert_as_exact_as_torch(
         )
 
 
+def same_bits(one: Tensor, other: Tensor) -> Tensor:
+    """Where values are equal, NaN to NaN."""
+    return (one == other) | ((one != one) & (other != other))
+
+
+def assert_same_bits(
+    actual: Tensor | tuple[Tensor, ...], expected: Tensor | tuple[Tensor, ...], of: object = ""
+) -> None:
+    """Of all outputs, naming the first difference; `of` says which."""
+    pair = (t if isinstance(t, tuple) else (t,) for t in (actual, expected))
+    for number, (one, other) in enumerate(zip(*pair, strict=True)):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape), f"output {number} {of}"
+        different = ~same_bits(one, other)
+        assert not different.any(), f"output {number} {of}: at {different.nonzero()[0].tolist()}"
+
+
 def assert_same_draws(actual: Tensor, expected: Tensor, margins: Tensor) -> None:
     """The tokens of each row are the same but for rare boundary cases.
 

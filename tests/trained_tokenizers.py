@@ -18,6 +18,8 @@ from tokenizers import (
     trainers,
 )
 
+from examples.demo.text import byte_level_tokenizer
+
 DEMO = Path(__file__).parents[1] / "examples" / "demo" / "models" / "target" / "tokenizer.json"
 SPECIAL = ["<unk>", "<s>", "<|endoftext|>"]
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -39,16 +41,7 @@ def demo() -> Tokenizer:
 @cache
 def byte_level() -> Tokenizer:
     """Byte-level BPE of the manual, as GPT-2 has it, with a special and an ordinary added token."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=2000,
-        special_tokens=SPECIAL,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([manual()], trainer)
+    tokenizer = byte_level_tokenizer([manual()], 2000, SPECIAL)
     tokenizer.add_special_tokens([AddedToken("<|call|>", special=True)])
     tokenizer.add_tokens([AddedToken("    return self._", normalized=False)])
     return tokenizer

@@ -1,9 +1,11 @@
-"""Windows to measure on and prompts to continue, cut from the standard library's source."""
+"""Windows to measure on, prompts to continue and tokenizers, of the standard library's source."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rdk_cuda.recipes.errors import InputError
 from rdk_cuda.recipes.inputs.documents import Window, cut_windows, encode, first_token
@@ -18,6 +20,21 @@ class Prompt(NamedTuple):
 
     source: str
     ids: list[int]
+
+
+def byte_level_tokenizer(texts: Iterable[str], size: int, special: list[str]) -> Tokenizer:
+    """Train byte-level BPE, as GPT-2 has it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
 
 
 def windows_of(tokenizer: Any, files: Sequence[Path], positions: int, length: int) -> list[Window]:

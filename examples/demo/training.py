@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
@@ -27,6 +27,7 @@ from rdk_cuda.files import write_whole
 
 from ..eagle3.distillation import Distillation
 from .corpus import held_out_files, read_text, training_files
+from .text import byte_level_tokenizer
 
 VOCABULARY_SIZE = 16384
 END_OF_TEXT = "<|endoftext|>"
@@ -99,16 +100,8 @@ def obtain_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer at `path`, trained on the training files and written there if absent."""
     if path.is_file():
         return Tokenizer.from_file(str(path))
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(map(read_text, training_files()), trainer)
+    texts = map(read_text, training_files())
+    tokenizer = byte_level_tokenizer(texts, VOCABULARY_SIZE, [END_OF_TEXT])
     if tokenizer.get_vocab_size() != VOCABULARY_SIZE:
         raise RuntimeError(
             f"the standard library gave a vocabulary of {tokenizer.get_vocab_size()} tokens, not "

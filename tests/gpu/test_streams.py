@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.operators.test_invariance import assert_same_bits
 from tests.proof.emulated.workloads import WORKLOADS
+from tests.tolerances import assert_same_bits
 
 from .recorded import Call, assert_equal, recorded
 

@@ -154,11 +154,6 @@ def test_a_gradient_that_would_be_lost_is_refused_by_a_compiler(operator: str, n
         assert torch.equal(compiled(arguments), packet(**arguments) * 2)
 
 
-def forward_mode(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
-    with forward_ad.dual_level():
-        return function(forward_ad.make_dual(tensor, torch.ones_like(tensor)))
-
-
 def summed(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return lambda tensor: function(tensor).sum()
 
@@ -220,24 +215,24 @@ def test_what_no_transform_tracks_is_a_constant_to_it() -> None:
     assert torch.equal(tangent, constant(*given))
 
 
-@pytest.mark.parametrize("name", ["draft_logits", "temperature", "dynamic_logits"])
-def test_the_python_layer_refuses_the_tangents_of_redistribute(name: str) -> None:
-    affinity, arguments = generators.affinity("mixed-2", 40), calls()["redistribute"]
-    given = {
-        each: arguments[each].to("cpu")
-        for each in ("draft_logits", "temperature", "dynamic_tokens", "dynamic_logits")
-    }
-    with pytest.raises(RuntimeError, match=f"redistribute: {name} has a tangent, but needs"):
-        forward_mode(
-            lambda x: rdk_cuda.redistribute(**{**given, name: x}, affinity=affinity), given[name]
-        )
+TANGENTS = [("redistribute", name) for name in ("draft_logits", "temperature", "dynamic_logits")]
+TANGENTS += [("gather_logits", name) for name in ("hidden", "weight", "bias")]
 
 
-@pytest.mark.parametrize("name", ["hidden", "weight", "bias"])
-def test_the_python_layer_refuses_the_tangents_of_gather_logits(name: str) -> None:
-    given = calls()["gather_logits"]
-    with pytest.raises(RuntimeError, match=f"gather_logits: {name} has a tangent, but needs"):
-        forward_mode(lambda x: rdk_cuda.gather_logits(**{**given, name: x}), given[name])
+@pytest.mark.parametrize(("operator", "name"), TANGENTS)
+def test_the_python_layer_refuses_tangents(operator: str, name: str) -> None:
+    given = calls()[operator]
+    if operator == "redistribute":
+        names = ("draft_logits", "temperature", "dynamic_tokens", "dynamic_logits")
+        given = {each: given[each].to("cpu") for each in names}
+        given["affinity"] = generators.affinity("mixed-2", 40)
+    function = getattr(rdk_cuda, operator)
+    tensor = given.pop(name)
+    with (
+        forward_ad.dual_level(),
+        pytest.raises(RuntimeError, match=f"{operator}: {name} has a tangent, but needs"),
+    ):
+        function(**given, **{name: forward_ad.make_dual(tensor, torch.ones_like(tensor))})
 
 
 @pytest.mark.parametrize("operator", ["draft", "verify"])

@@ -1,4 +1,7 @@
-"""A step drafted into rows: the bits of `draft` and `verify`, in one call for each place."""
+"""A step drafted into rows: the bits of `draft` and `verify`, in one call for each place.
+
+Where `draft_step` keeps a row, and places that are not verified: test_any_call.py.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,6 @@ from tests import generators
 pytestmark = pytest.mark.usefixtures("device")
 
 B, K, SIZE = 3, 4, 2100
-SLOTS = torch.tensor([4, -1, 0])  # of five; the second row is kept nowhere
 
 
 def step(dtype: torch.dtype, dynamic: int, limited: bool) -> dict[str, Any]:
@@ -70,102 +72,6 @@ OPTIONS = [
     (torch.float16, 0, True),
     (torch.float32, 7, True),
 ]
-
-
-@pytest.mark.parametrize("place_on_device", [False, True])
-@pytest.mark.parametrize("slots", [None, SLOTS, SLOTS.int()])
-@pytest.mark.parametrize(("dtype", "dynamic", "limited"), OPTIONS)
-def test_each_place_is_drafted_and_kept_as_all_of_them_at_once(
-    dtype: torch.dtype, dynamic: int, limited: bool, slots: Tensor | None, place_on_device: bool
-) -> None:
-    given = step(dtype, dynamic, limited)
-    tokens, stats = at_once(given)
-    affinity: Affinity = given["affinity"]
-    memory = StepRows(affinity, 5, K + 1, dtype=dtype, dynamic_width=dynamic, limited=limited)
-    for tensor in (memory.tokens, memory.stats, memory.logits, memory.step_keys):
-        tensor.fill_(99)
-    for k in range(K):
-        row = {name: rows[:, k] for name, rows in given["rows"].items()}
-        drawn = torch.ops.rdk.draft_step(
-            row.pop("draft_logits"),
-            memory.tokens,
-            memory.stats,
-            memory.step_keys,
-            memory.logits,
-            memory.dynamic_tokens,
-            memory.dynamic_logits,
-            0 if place_on_device else k,
-            given["temperature"],
-            given["seeds"],
-            given["positions"],
-            *affinity.by_draft,
-            **row,
-            **given["limits"],
-            slots=slots,
-            place_id=torch.tensor([k]) if place_on_device else None,
-        )
-        assert torch.equal(drawn[:, 0], tokens[:, k])
-    ids = range(B) if slots is None else slots.tolist()
-    own = [(b, slot) for b, slot in enumerate(ids) if slot >= 0]
-    rows, at = [b for b, _ in own], [slot for _, slot in own]
-    keys = torch.ops.rdk.step_keys(given["seeds"], given["positions"])
-    assert torch.equal(memory.step_keys[at], keys[rows])
-    assert torch.equal(memory.tokens[at, :K], tokens[rows])
-    torch.testing.assert_close(memory.stats[at, :K], stats[rows], rtol=0, atol=0, equal_nan=True)
-    assert torch.equal(memory.logits[at, :K], given["rows"]["draft_logits"][rows])
-    for name in ("dynamic_tokens", "dynamic_logits") if dynamic else ():
-        assert torch.equal(getattr(memory, name)[at, :K], given["rows"][name][rows])
-    others = [slot for slot in range(5) if slot not in at]
-    for tensor in (memory.tokens, memory.stats, memory.logits):
-        assert (tensor[others] == 99).all()
-        assert (tensor[:, K] == 99).all()
-
-
-@pytest.mark.parametrize("method", [0, 1])
-@pytest.mark.parametrize("drafts", [0, 1, K])
-@pytest.mark.parametrize(("dtype", "dynamic", "limited"), OPTIONS)
-def test_the_first_places_are_verified_as_a_packed_list(
-    dtype: torch.dtype, dynamic: int, limited: bool, drafts: int, method: int
-) -> None:
-    given = step(dtype, dynamic, limited)
-    tokens, stats = at_once(given)
-    target, rows = given["target"][:, : drafts + 1].contiguous(), given["rows"]
-    target[0, torch.arange(drafts), tokens[0, :drafts]] = 30.0  # so that some are accepted
-    keys = torch.ops.rdk.step_keys(given["seeds"], given["positions"])
-    affinity: Affinity = given["affinity"]
-    own = given["temperature"], given["temperature"], keys, given["positions"]
-    dynamic_rows = {name: row for name, row in rows.items() if name != "draft_logits"}
-    found = torch.ops.rdk.verify_step(
-        target,
-        rows["draft_logits"],
-        stats,
-        tokens[:, :drafts],
-        *own,
-        *affinity.by_target,
-        **dynamic_rows,
-        **given["limits"],
-        logprobs=1,
-        method=method,
-    )
-    packed = {name: row[:, :drafts].flatten(0, 1) for name, row in rows.items()}
-    expected = torch.ops.rdk.verify(
-        target.flatten(0, 1),
-        packed.pop("draft_logits"),
-        stats[:, :drafts].flatten(0, 1).contiguous(),
-        None,
-        tokens[:, :drafts].flatten().contiguous(),
-        torch.arange(B + 1, dtype=torch.int32) * drafts,
-        *own,
-        *affinity.by_target,
-        drafts,
-        **packed,
-        **given["limits"],
-        logprobs=1,
-        method=method,
-    )
-    for ours, theirs in zip(found, expected, strict=True):
-        assert torch.equal(ours, theirs)
-    assert drafts == 0 or int(found[1][0]) > 0
 
 
 class Calls(TorchDispatchMode):

@@ -24,6 +24,7 @@ from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.labs.sglang_trees import parents_of
 from tests.integrations.pair import VOCABULARY as SMALL
 from tests.integrations.pair import drafter, target
+from tests.tolerances import assert_same_bits
 
 pytestmark = pytest.mark.night
 
@@ -132,29 +133,21 @@ CASES: dict[str, Callable[[], Any]] = {
 
 
 @contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
+def defaults(dtype: torch.dtype = torch.float32, device: str | None = None) -> Iterator[None]:
     torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@contextmanager
-def default_device(device: str) -> Iterator[None]:
     torch.set_default_device(device)
     try:
         yield
     finally:
+        torch.set_default_dtype(torch.float32)
         torch.set_default_device(None)
 
 
 DEFAULTS: dict[str, Callable[[], Any]] = {
-    "float64": lambda: default_dtype(torch.float64),
-    "bfloat16": lambda: default_dtype(torch.bfloat16),
+    "float64": lambda: defaults(torch.float64),
+    "bfloat16": lambda: defaults(torch.bfloat16),
     "with meta": lambda: torch.device("meta"),
-    "set_default_device meta": lambda: default_device("meta"),
+    "set_default_device meta": lambda: defaults(device="meta"),
 }
 
 
@@ -172,27 +165,19 @@ def tensors_in(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
         yield at, value
 
 
-def same(one: Any, other: Any) -> bool:
-    if not isinstance(one, Tensor):
-        return bool(one == other)
-    if (one.dtype, one.device, one.shape) != (other.dtype, other.device, other.shape):
-        return False
-    return torch.equal(one.nan_to_num(1e30), other.nan_to_num(1e30)) and torch.equal(
-        one.isnan(), other.isnan()
-    )
-
-
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("defaults", DEFAULTS)
+@pytest.mark.parametrize("name", DEFAULTS)
 @pytest.mark.usefixtures("one_thread")
-def test_results_are_the_same_bits_whatever_torch_defaults_to(case: str, defaults: str) -> None:
-    expected = list(tensors_in(CASES[case]()))
-    with DEFAULTS[defaults]():
-        found = CASES[case]()
-    got = list(tensors_in(found))
-    assert [at for at, _ in got] == [at for at, _ in expected]
+def test_results_are_the_same_bits_whatever_torch_defaults_to(case: str, name: str) -> None:
+    expected = dict(tensors_in(CASES[case]()))
+    with DEFAULTS[name]():
+        made = CASES[case]()
+    found = dict(tensors_in(made))
     assert expected
-    different = [
-        at for (at, one), (_, other) in zip(expected, got, strict=True) if not same(one, other)
-    ]
-    assert not different
+    assert list(found) == list(expected)
+    for at, value in expected.items():
+        if isinstance(value, Tensor):
+            assert found[at].device == value.device, at
+            assert_same_bits(found[at], value, at)
+        else:
+            assert found[at] == value, at

@@ -6,103 +6,41 @@ Their tokens are those of masking first: test_many_truncations.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
 import rdk_cuda
-from rdk_cuda import reference
+from rdk_cuda._ops.contract import LIMITS, OPERATORS
 from tests import generators
 from tests.devices import MACHINES
 from tests.generators import Batch
-from tests.tolerances import assert_same_draws
+from tests.proof.fuzz import calls
+from tests.proof.fuzz.judge import refusals
+from tests.proof.fuzz.promises import check
+from tests.proof.fuzz.worker import run
 
-from .truncated_batches import random_batch, random_drafts, random_trees
-
-
-def assert_verifies_as_the_reference(seed: int) -> None:
-    batch, trace = random_batch(seed), reference.Trace()
-    tokens, accepted, logprobs = torch.ops.rdk.verify(*batch.arguments())
-    exact = reference.verify(*batch.arguments(), dtype=torch.float64, trace=trace)
-    assert_same_draws(tokens, exact[0], trace.margins(batch.size))
-    assert_same_draws(accepted, exact[1], trace.margins(batch.size))
-    same = (tokens == exact[0]).all(1)
-    if batch.logprobs:
-        torch.testing.assert_close(
-            logprobs[same].double(), exact[2][same], rtol=1e-6, atol=1e-5, equal_nan=True
-        )
-
-
-def assert_drafts_as_the_reference(seed: int) -> None:
-    """Tokens, thresholds to the bit, q, and what `verify` makes of them."""
-    batch, limits = random_drafts(seed)
-    logits, affinity, rows = batch.draft_logits, batch.affinity, len(batch.draft_logits)
-    scales = torch.full((rows,), float(batch.draft_temperature[0]))
-    dynamic = (batch.dynamic_tokens, batch.dynamic_logits)
-    draft = (logits, scales, torch.arange(rows) + seed, torch.arange(rows), *affinity.by_draft)
-    tokens, stats = torch.ops.rdk.draft(*draft, *dynamic, **limits)
-    trace = reference.Trace()
-    exact = reference.draft(*draft, *dynamic, **limits, dtype=torch.float64, trace=trace)
-    assert_same_draws(tokens, exact[0], trace.margins(rows))
-    torch.testing.assert_close(stats.double(), exact[1], rtol=1e-5, atol=1e-6, equal_nan=True)
-    if limits:
-        assert torch.equal(stats[:, -1].nan_to_num(7), exact[1][:, -1].float().nan_to_num(7))
-    spread = (logits, scales, *affinity.by_target, affinity.row_top, *dynamic)
-    q = torch.ops.rdk.redistribute(*spread, **limits)
-    exact_q = reference.redistribute(*spread, **limits, dtype=torch.float64)
-    torch.testing.assert_close(q.double(), exact_q, rtol=1e-4, atol=1e-7, equal_nan=True)
-    drawn = q.gather(1, tokens.clamp(min=0)[:, None])[:, 0]
-    assert ((tokens == -1) | (drawn > 0)).all()
-
-    batch, trace = batch.replace(draft_token_ids=tokens, draft_stats=stats), reference.Trace()
-    expected = reference.verify(*batch.arguments(), dtype=torch.float64, trace=trace)
-    actual = torch.ops.rdk.verify(*batch.arguments())
-    assert_same_draws(actual[0], expected[0], trace.margins(batch.size))
-
-
-def assert_walks_as_the_reference(seed: int) -> None:
-    trees, trace = random_trees(seed), reference.Trace()
-    expected = reference.verify_tree(*trees.arguments(), dtype=torch.float64, trace=trace)
-    actual = torch.ops.rdk.verify_tree(*trees.arguments())
-    for one, other in zip(actual, expected, strict=True):
-        assert_same_draws(one, other, trace.margins(trees.size))
-
-
-class Seeds(NamedTuple):
-    """How many calls are compared, on the CPU and in the emulator, and how many in `ci`."""
-
-    compare: Callable[[int], None]
-    cpu: int
-    emulated: int
-    many: int
-    many_emulated: int
-
-
-OPERATORS = {
-    "verify": Seeds(assert_verifies_as_the_reference, 240, 60, 1000, 500),
-    "draft": Seeds(assert_drafts_as_the_reference, 150, 16, 1500, 150),
-    "verify_tree": Seeds(assert_walks_as_the_reference, 300, 24, 600, 48),
-}
+SIZES = [1, 2, 31, 33, 100, 1023, 1025, 2500]
+LIMITED = [operator for operator in OPERATORS if "top_k" in OPERATORS[operator].tensors]
 
 
 @pytest.mark.fast_in_the_emulator
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_truncated_calls_are_those_of_the_reference(operator: str, device: str) -> None:
-    own = OPERATORS[operator]
-    for seed in range(own.emulated if device in MACHINES else own.cpu):
-        own.compare(seed)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_many_truncated_calls_are_those_of_the_reference(operator: str, device: str) -> None:
-    """Fewer of them in the emulator, which is slow."""
-    own = OPERATORS[operator]
-    for seed in range(1000, 1000 + (own.many_emulated if device in MACHINES else own.many)):
-        own.compare(seed)
+@pytest.mark.filterwarnings("ignore:Affinity.first_order")
+@pytest.mark.parametrize("operator", LIMITED)
+@pytest.mark.parametrize("begin", [0, pytest.param(1000, marks=pytest.mark.ci)])
+def test_truncated_calls_are_those_of_the_reference(
+    operator: str, begin: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fuzzer's, of larger vocabularies than it has; a draft's threshold to the bit."""
+    monkeypatch.setattr(calls, "TARGET_SIZES", SIZES)
+    count = (150 if device in MACHINES else 400) * (5 if begin else 1)
+    for index in range(begin, begin + count):
+        call = calls.make_call(7, index, (operator,), without=frozenset(range(3)))
+        given = call.arguments
+        limited = any(given.get(name) is not None for name in (*LIMITS, "allowed"))
+        if limited and not refusals(operator, given):
+            check(operator, given, run(getattr(torch.ops.rdk, operator), call), True)
 
 
 # ------------------------------------------------------------------------------ limits that are off

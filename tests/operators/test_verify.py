@@ -212,6 +212,17 @@ def test_a_residual_without_mass_is_drawn_from_p() -> None:
 # -------------------------------------------------------------- where a kernel changes its path
 
 
+@pytest.mark.fast_in_the_emulator
+@pytest.mark.parametrize("kind", ["virtual", "mixed-2"])
+def test_stats_that_are_passed_change_no_bit_but_another_seed_or_position_does(kind: str) -> None:
+    batch = generators.batch(generators.affinity(kind, 2600), [3, 0, 1, 5, 2, 4, 1], dynamic=7)
+    expected = verified(batch)
+    assert all(map(torch.equal, verified(batch.with_stats()), expected))
+    for name in ("step_keys", "positions"):
+        tokens, _ = verified(batch.replace(**{name: getattr(batch, name) + 1}))
+        assert not torch.equal(tokens, expected[0])
+
+
 @pytest.mark.parametrize("columns", [0, 1, 7, 1024, 1025])
 def test_any_number_of_dynamic_columns(columns: int) -> None:
     affinity = generators.affinity("mixed-1", 2500)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tests import generators, tree_generators
 from tests.operators.test_thresholds import thresholds
+from tests.tolerances import assert_same_bits
 
 from .driver_rules import static_bytes
 from .workloads import (
@@ -57,11 +58,6 @@ TICKETS = ["draft", "draft, limits", "verify", "verify, limits", "verify, by blo
 STATIC_BYTES = static_bytes("redistribute_kernel<float, Whole>")
 
 CUT_BYTES = 16_608  # of a block of redistribute whose rows may be cut
-
-
-def assert_same_bits(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
-    for ours, same in zip(actual, expected, strict=True):
-        torch.testing.assert_close(ours, same, rtol=0, atol=0, equal_nan=True)
 
 
 @functools.cache

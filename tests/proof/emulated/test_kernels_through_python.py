@@ -24,9 +24,9 @@ from rdk_cuda.integrations.cupy import nvrtc
 from rdk_cuda.integrations.cupy.cubin_cache import Cubin
 from tests import generators
 from tests.devices import MACHINES
+from tests.tolerances import assert_same_bits
 
 from .driver_rules import Driver
-from .test_kernels_schedules import assert_same_bits
 from .test_plans import RING_BYTES
 from .workloads import WORKLOADS, batch, draft, limited, overlap, redistribute, verify
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rdk_cuda import reference
-from rdk_cuda._ops.contract import LOGITS, OPERATORS, Sizes
+from rdk_cuda._ops.contract import LIMITS, LOGITS, OPERATORS, Sizes
 from tests.tolerances import BOUNDARY
 
 Outputs = tuple[Tensor, ...]
@@ -124,6 +124,12 @@ def agrees_with_the_reference(operator: str, arguments: Arguments, outputs: Outp
     different = different.reshape(-1) if operator.startswith("draft") else different.any(1)
     clear = trace.margins(different.numel()) > BOUNDARY
     require(not (different & clear).any(), "a token is not that of the reference")
+    if operator == "draft":
+        close = torch.allclose(outputs[1].double(), expected[1], 1e-5, 1e-6, equal_nan=True)
+        require(close, "stats are not those of the reference")
+        if any(arguments[name] is not None for name in LIMITS):
+            cut, exact = (each[1][..., -1].float().nan_to_num(7.0) for each in (outputs, expected))
+            require(torch.equal(cut, exact), "a threshold is not that of the reference")
     if arguments.get("logprobs"):
         found, exact = (each[2][~different] for each in (outputs, expected))
         close = torch.allclose(found.double(), exact, rtol=1e-5, atol=1e-4, equal_nan=True)

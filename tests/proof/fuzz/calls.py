@@ -117,6 +117,8 @@ class Values:
         values = torch.randn(shape, generator=self.generator) * scale
         if self.chance(0.1):
             values[torch.rand(shape, generator=self.generator) < 0.5] = -math.inf
+        if self.chance(0.2):  # ties by the hundred
+            values = values.round()
         values = values.to(dtype)
         if values.numel() and self.chance(0.2):
             limits = torch.finfo(dtype)

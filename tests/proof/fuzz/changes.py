@@ -97,7 +97,7 @@ def in_wider_rows(tensor: Tensor, random: Random) -> Tensor:
     """A slice of rows whose other columns are the worst there is."""
     if tensor.dim() == 0:
         return tensor
-    before, after = random.randint(0, 3), random.randint(0, 3)
+    before, after = random.randint(0, 8), random.randint(0, 3)
     width = tensor.shape[-1]
     worst = math.nan if tensor.is_floating_point() else 99
     wide = tensor.new_full((*tensor.shape[:-1], before + width + after), worst)

@@ -22,8 +22,10 @@ from torch import Tensor
 
 import rdk_cuda  # noqa: F401  (torch.ops.rdk, for what prepares an argument set)
 from rdk_cuda._ops.contract import OPERATORS
+from tests.tolerances import same_bits
 
 from . import promises
+from .agreement import BrokenPromiseError
 from .calls import Call, make_call
 from .judge import Reasons, named_in, refusals
 
@@ -123,10 +125,10 @@ def try_call(call: Call, operators: Any, against_reference: bool) -> str:
         raise FailureError(f"accepted, although {name} {reason}")
     try:
         promises.check(call.operator, call.arguments, outputs, against_reference)
-    except promises.BrokenPromiseError as broken:
+    except BrokenPromiseError as broken:
         raise FailureError(f"{broken}\n{describe(outputs)}") from None
     again = run(operator, call)
-    if not all(same_bits(a, b) for a, b in zip(outputs, again, strict=True)):
+    if not all(same_bits(a, b).all() for a, b in zip(outputs, again, strict=True)):
         raise FailureError(f"another result when repeated\n{describe(outputs)}{describe(again)}")
     return f"{call.operator}: accepted"
 
@@ -149,10 +151,6 @@ def is_writable(value: Tensor | None) -> bool:
 
 def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
     return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def describe(outputs: tuple[Tensor, ...]) -> str:

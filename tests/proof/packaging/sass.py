@@ -15,7 +15,6 @@ PACKAGE = "nvidia-cuda-nvdisasm"
 KERNEL = re.compile(r"^\.text\.(\S+):")
 SUBROUTINE = re.compile(r"^(\$__internal_\S+):")  # the compiler's own, such as a division's
 LINE = re.compile(r'//## File "([^"]*)", line (\d+)')
-LABEL = re.compile(r"^(\.L_\w+):")
 ADDRESS = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+")  # of an instruction
 # What nvdisasm remarks comes before the semicolon: (*"SpillRefill"*).
 INSTRUCTION = re.compile(
@@ -35,7 +34,6 @@ class Instruction:
     file: str = ""
     line: int = 0
     guarded: bool = False  # by a predicate
-    labels: tuple[str, ...] = ()  # that branches to it name
 
     @property
     def name(self) -> str:
@@ -73,7 +71,6 @@ def instructions(cubin: Path) -> dict[str, list[Instruction]]:
     assert result.returncode == 0, result.stderr
     kernels: dict[str, list[Instruction]] = {}
     file, line = "", 0
-    labels: tuple[str, ...] = ()
     for text in result.stdout.splitlines():
         if match := KERNEL.match(text):
             sequence = kernels.setdefault(match[1], [])
@@ -82,11 +79,8 @@ def instructions(cubin: Path) -> dict[str, list[Instruction]]:
             file, line = match[1], 0
         elif match := LINE.search(text):
             file, line = match[1], int(match[2])
-        elif match := LABEL.match(text):
-            labels += (match[1],)
         elif match := INSTRUCTION.match(text):
-            sequence.append(Instruction(match[2], match[3], file, line, bool(match[1]), labels))
-            labels = ()
+            sequence.append(Instruction(match[2], match[3], file, line, bool(match[1])))
         else:
             assert not ADDRESS.match(text), f"an instruction that cannot be read: {text.strip()}"
     return kernels

@@ -137,10 +137,9 @@ def test_registers_and_shared_memory_are_the_recorded_ones(
     assert difference == "", f"\n{difference}\nIf that is meant: {REWRITE}"
 
 
-def test_the_code_of_hot_loops_is_the_recorded_one(
+def test_each_kernel_has_the_recorded_number_of_instructions(
     codes: dict[tuple[str, str], list[Instruction]],
 ) -> None:
-    """How long each kernel is, how many instructions a chunk takes, how many copies are ahead."""
     recorded = json.loads(kernel_code.TABLE.read_text(encoding="utf-8"))
     of_one = {name: code for (name, arch), code in codes.items() if arch == kernel_code.ARCH}
     if recorded["nvcc"] != build_kernels.nvcc_version() or not of_one:

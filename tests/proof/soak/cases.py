@@ -6,6 +6,7 @@ are the same steps done wrong.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 
@@ -13,10 +14,9 @@ import torch
 from torch import Tensor
 
 import rdk_cuda  # noqa: F401  (registers torch.ops.rdk)
-from rdk_cuda import reference
-from rdk_cuda.affinity import Affinity
 from tests import generators
 from tests.proof.statistics.chi_square import histogram
+from tests.proof.statistics.position import Position
 
 DRAFTS = 2
 GROUPS = 16  # the joint distribution of two tokens is counted by their ids modulo this
@@ -38,123 +38,41 @@ class Case:
     wrong: str = ""
 
     @functools.cached_property
-    def affinity(self) -> Affinity:
-        return generators.affinity(self.kind, self.size)
-
-    @functools.cached_property
-    def target(self) -> Tensor:
-        """``[DRAFTS + 1, V_t]``"""
-        return generators.logits(DRAFTS + 1, self.size, 1, scale=1.2)
-
-    @functools.cached_property
-    def drafter(self) -> Tensor:
-        """``[DRAFTS, V_d]``"""
-        if self.copies:
-            return self.copies * self.target[:DRAFTS]
-        return generators.logits(DRAFTS, self.affinity.draft_size, 2, scale=1.2)
-
-    @functools.cached_property
-    def dynamic_columns(self) -> tuple[Tensor | None, Tensor | None]:
-        if not self.dynamic:
-            return None, None
-        tokens = generators.dynamic_tokens(DRAFTS, self.dynamic, self.size)
-        return tokens, generators.logits(DRAFTS, self.dynamic, 3)
-
-    @functools.cached_property
-    def p(self) -> Tensor:
-        """float64 ``[DRAFTS + 1, V_t]``"""
-        return torch.softmax(self.target.double() / self.scales(self.target_temperature, 1), 1)
-
-    @functools.cached_property
-    def q(self) -> Tensor:
-        """float64 ``[DRAFTS, V_t]``"""
-        return reference.redistribute(
-            self.drafter,
-            self.scales(self.draft_temperature, DRAFTS),
-            *self.affinity.by_target,
-            self.affinity.row_top,
-            *self.dynamic_columns,
-            dtype=torch.float64,
+    def position(self) -> Position:
+        """A batch of sequences."""
+        made = Position.random(
+            generators.affinity(self.kind, self.size),
+            drafts=DRAFTS,
+            scale=1.2,
+            dynamic=self.dynamic,
+            target_temperature=self.target_temperature,
+            draft_temperature=self.draft_temperature,
+            sequences=min(8192, VALUES_A_BATCH // ((DRAFTS + 1) * self.size)),
         )
-
-    @staticmethod
-    def scales(temperature: float, count: int) -> Tensor:
-        return torch.full((count,), temperature)
-
-    @property
-    def sequences(self) -> int:
-        """In one batch."""
-        return min(8192, VALUES_A_BATCH // ((DRAFTS + 1) * self.size))
-
-    @functools.cached_property
-    def targets(self) -> Tensor:
-        """The target's rows of a batch."""
-        return self.target.repeat(self.sequences, 1)
-
-    # ------------------------------------------------------------------------------- sampling
+        if self.copies:
+            made.drafter = self.copies * made.target[:DRAFTS]
+        return made
 
     def batch(self, seed: int, first: int) -> Counts:
         """Counts of what the sequences number ``first`` and following drew."""
-        count = self.sequences
-        users = torch.arange(first, first + count) + seed * 2**40
-        positions = torch.arange(first, first + count) % 997
-        keys = torch.ops.rdk.step_keys(users, positions)
-        both = torch.stack([positions, positions + 1], 1)
-        drafted, _ = torch.ops.rdk.draft(
-            self.drafter.expand(count, -1, -1),
-            torch.full((count, DRAFTS), self.draft_temperature),
-            keys[:, None].repeat(1, DRAFTS),
-            both,
-            *self.affinity.by_draft,
-            *(None if t is None else t.expand(count, -1, -1) for t in self.dynamic_columns),
-        )
+        position = self.position
+        users = torch.arange(first, first + position.sequences)
+        position.positions = users % 997
+        position.step_keys = torch.ops.rdk.step_keys(users + seed * 2**40, position.positions)
+        drafted = position.draft()
         if self.wrong == "shared coin":
-            return self.counts(drafted, *self.verify_each(drafted, keys, positions))
-        return self.counts(drafted, *self.verify(drafted, keys, positions))
+            return self.counts(drafted, *self.verify_each(drafted))
+        hot = 1.05 if self.wrong == "another temperature" else 1.0
+        return self.counts(drafted, *position.verify(drafted, hot=hot))
 
-    def verify(self, drafted: Tensor, keys: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Drafts of all sequences share the drafter's rows: `draft_rows` is 0, 1, 0, 1 ..."""
-        count = self.sequences
-        scale = self.draft_temperature * (1.05 if self.wrong == "another temperature" else 1.0)
-        tokens, accepted, _ = torch.ops.rdk.verify(
-            self.targets,
-            self.drafter,
-            None,
-            torch.arange(DRAFTS, dtype=torch.int32).repeat(count),
-            drafted.flatten(),
-            torch.arange(count + 1, dtype=torch.int32) * DRAFTS,
-            self.scales(self.target_temperature, count),
-            self.scales(scale, count),
-            keys,
-            positions,
-            *self.affinity.by_target,
-            DRAFTS,
-            *self.dynamic_columns,
-        )
-        return tokens, accepted
-
-    def verify_each(
-        self, drafted: Tensor, keys: Tensor, positions: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def verify_each(self, drafted: Tensor) -> tuple[Tensor, Tensor]:
         """Wrong: each position is a step of its own, and both have the random words of one."""
-        count = self.sequences
         outputs, accepted = [], []
         for j in range(DRAFTS):
-            tokens, taken, _ = torch.ops.rdk.verify(
-                self.target[j].expand(2 * count, -1),
-                self.drafter,
-                None,
-                torch.full((count,), j, dtype=torch.int32),
-                drafted[:, j].contiguous(),
-                torch.arange(count + 1, dtype=torch.int32),
-                self.scales(self.target_temperature, count),
-                self.scales(self.draft_temperature, count),
-                keys,
-                positions,
-                *self.affinity.by_target,
-                1,
-                *self.dynamic_columns,
-            )
+            target, drafter = self.position.target[[j, j]], self.position.drafter[[j]]
+            one = dataclasses.replace(self.position, target=target, drafter=drafter)
+            one.step_keys, one.positions = self.position.step_keys, self.position.positions
+            tokens, taken = one.verify(drafted[:, j].contiguous())
             outputs.append(tokens[:, 0])
             accepted.append(taken)
         length = torch.where(accepted[0] == 1, 1 + accepted[1], 0)
@@ -182,16 +100,15 @@ class Case:
     @functools.cached_property
     def expected(self) -> Counts:
         """The distribution of each of `counts`."""
-        overlap = torch.minimum(self.p[:DRAFTS], self.q)
+        p, q = self.position.p, self.position.q()
+        overlap = torch.minimum(p[:DRAFTS], q)
         alpha = overlap.sum(1)
         length = [1 - alpha[0], alpha[0] * (1 - alpha[1]), alpha[0] * alpha[1]]
         return {
-            "drafted": self.q[0],
-            "first": self.p[0],
+            "drafted": q[0],
+            "first": p[0],
             # An accepted first token is min(p, q); the second is p whatever the first was.
-            "pairs": torch.outer(
-                self.grouped(overlap[0] / alpha[0]), self.grouped(self.p[1])
-            ).flatten(),
+            "pairs": torch.outer(self.grouped(overlap[0] / alpha[0]), self.grouped(p[1])).flatten(),
             "length": torch.stack(length),
         }
 
