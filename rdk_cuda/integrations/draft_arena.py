@@ -59,7 +59,7 @@ class DraftArena:
 
     Attributes:
         rows: the memory, `rdk_cuda.StepRows` of S slots and K places.
-        packed_dynamic_tokens: `[S K, C]` of it, or None.
+        named: `[C, S K]`, the dynamic tokens in it, or None.
 
     Example:
         >>> import torch, rdk_cuda
@@ -94,7 +94,8 @@ class DraftArena:
             "dynamic_logits": packed(rows.dynamic_logits),
             **affinity_columns(affinity),
         }
-        self.packed_dynamic_tokens = self._kept["dynamic_tokens"]
+        named = self._kept["dynamic_tokens"]
+        self.named = None if named is None else named.t()
 
     def draft(
         self,

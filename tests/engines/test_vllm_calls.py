@@ -27,9 +27,9 @@ PLAIN = SimpleNamespace(additional_config={}, model_config=MODEL)
 # All that is called, views too. With dynamic tokens it was once V1 140, 104, 90; V2 128, 113.
 MOST = {  # in a verification, in a step's first draft, and in each one after that
     (False, False): (15, 7, 4),
-    (False, True): (20, 11, 6),
-    (True, False): (22, 10, 10),
-    (True, True): (27, 12, 12),
+    (False, True): (19, 11, 6),
+    (True, False): (16, 10, 10),
+    (True, True): (20, 12, 12),
 }
 
 

@@ -14,7 +14,7 @@ rejected. And -1 means "nothing was drafted here" to `rdk::verify`, whatever the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -95,7 +95,6 @@ def rejection_sample(
     method: Method = "token",
     top_k: Tensor | None = None,
     top_p: Tensor | None = None,
-    counters: Counters | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Do `rejection_sample` of the model runner V2, whose argument names these are.
 
@@ -116,7 +115,6 @@ def rejection_sample(
         arena: what was drafted from, in the slots of `idx_mapping`, in place of `draft_logits`.
         method: of `rdk_cuda.verify`.
         top_k, top_p: `[num_reqs]`, what the rows are still to be truncated by; None: nothing.
-        counters: to which what was verified is added.
 
     Returns:
         `sampled` `[num_reqs, num_speculative_steps + 1]` int64, with -1 after the last token, and
@@ -165,25 +163,79 @@ def rejection_sample(
             f"rdk_cuda.integrations.vllm.rejection_sample: cu_num_logits has shape "
             f"{[*ends.shape]}; needs [{requests + 1}]"
         )
+    tokens, _ = decide(
+        target_logits,
+        draft_sampled,
+        ends,
+        pos,
+        idx_mapping_np,
+        Settings.of(idx_mapping, temperature, seed),
+        arena,
+        num_speculative_steps,
+        method=method,
+        limits=(top_k, top_p),
+    )
+    return tokens, (tokens != PLACEHOLDER_TOKEN_ID).sum(1, dtype=torch.int32)
+
+
+class Settings(NamedTuple):
+    """What is the same in all steps of a request: `[num_reqs]` each.
+
+    Attributes:
+        temperature: float32. seeds: int64.
+        rest: float32, what is still to be divided by: 1, or 0 for a greedy request.
+    """
+
+    temperature: Tensor
+    seeds: Tensor
+    rest: Tensor
+
+    @classmethod
+    def of(cls, slots: Tensor, temperature: Tensor, seeds: Tensor) -> Settings:
+        """Look them up, of requests in these slots."""
+        own = temperature[slots]
+        return cls(own, seeds[slots], own.sign())
+
+
+def decide(
+    target_logits: Tensor,
+    draft_sampled: Tensor,
+    ends: Any,
+    pos: Tensor,
+    slots: Any,
+    settings: Settings,
+    arena: DraftArena,
+    num_speculative_steps: int,
+    *,
+    method: Method = "token",
+    limits: tuple[Tensor | None, Tensor | None] = (None, None),
+    counters: Counters | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the tokens of `rejection_sample`, and how many drafts were accepted.
+
+    Args:
+        ends: its `cu_num_logits`, as an array. slots: its `idx_mapping_np`.
+        limits: its `top_k` and `top_p`.
+        counters: to which what was verified is added.
+    """
     counts = ends[1:] - ends[:-1] - 1  # of each request's rows, the first is no draft
-    inputs = np.arange(counts.sum()) + np.arange(1, requests + 1).repeat(counts)
-    layout = arena.layout(counts, idx_mapping_np, inputs, ends[:-1])
-    scale = temperature[idx_mapping]
+    inputs = np.arange(counts.sum()) + np.arange(1, len(ends)).repeat(counts)
+    layout = arena.layout(counts, slots, inputs, ends[:-1])
     drafts = draft_sampled[layout.more[0]]
     tokens, num_accepted, _ = arena.verify(
         target_logits,
         drafts,
         layout.offsets,
         layout.rows,
-        temperature=scale.sign(),  # the logits have been divided by it
-        draft_temperature=scale,
-        seeds=seed[idx_mapping],
+        temperature=settings.rest,
+        draft_temperature=settings.temperature,
+        seeds=settings.seeds,
         positions=pos[layout.more[1]].long() + 1,
         max_draft=num_speculative_steps,
         method=method,
-        top_k=top_k,
-        top_p=top_p,
+        top_k=limits[0],
+        top_p=limits[1],
     )
     if counters is not None:
         counters.count(arena, drafts, layout, num_accepted, method)
-    return tokens, (tokens != PLACEHOLDER_TOKEN_ID).sum(1, dtype=torch.int32)
+    return tokens, num_accepted

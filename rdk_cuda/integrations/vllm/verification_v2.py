@@ -17,7 +17,7 @@ from torch import Tensor
 from ...functional import Method
 from ..draft_arena import upload
 from .drafting_v2 import Speculator
-from .model_runner_v2 import rejection_sample
+from .model_runner_v2 import Settings, decide
 
 
 class TokenSampler:
@@ -33,6 +33,7 @@ class TokenSampler:
     Attributes:
         num_drafts: of this step, by slot; 0 where there is none.
         compared: the slots whose drafts of this step vLLM has compared with their grammar.
+        settings: slots, and those of their requests; None where a slot has another request now.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class TokenSampler:
         self.truncates = truncates
         self.num_drafts: dict[int, int] = {}
         self.compared: frozenset[int] = frozenset()
+        self.settings: tuple[list[int], Settings] | None = None
 
     def sample(
         self,
@@ -91,29 +93,28 @@ class TokenSampler:
         pos: Tensor,
         idx_mapping: Tensor,
         idx_mapping_np: Any,
-        top_k: Tensor | None,
-        top_p: Tensor | None,
+        *limits: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        states = self.sampler.sampling_states
-        sampled, num_sampled = rejection_sample(
+        states, slots = self.sampler.sampling_states, idx_mapping_np.tolist()
+        if self.settings is None or self.settings[0] != slots:
+            own = Settings.of(idx_mapping, states.temperature.gpu, states.seeds.gpu)
+            self.settings = slots, own
+        top_k, top_p = limits
+        sampled, num_accepted = decide(
             logits,
             draft_sampled,
-            cu_num_logits,
+            np.asarray(cu_num_logits),
             pos,
-            idx_mapping,
             idx_mapping_np,
-            states.temperature.gpu,
-            states.seeds.gpu,
-            self.speculator.arena.draft_length,
+            self.settings[1],
             self.speculator.arena,
+            self.speculator.arena.draft_length,
             method=self.method,
-            top_k=top_k,
-            top_p=top_p,
+            limits=(top_k, top_p),
             counters=self.speculator.counters,
         )
         # A row of NaN has no token, but vLLM needs one. Its own argmax gives some id, too.
-        sampled[:, 0].clamp_(min=0)
-        return sampled, num_sampled.clamp_(min=1)
+        return sampled.clamp_(min=0), num_accepted + 1
 
     def verify(
         self,

@@ -135,6 +135,8 @@ class _Serving:
             drafts = scheduler_output.scheduled_spec_decode_tokens
             sampler.num_drafts = {slots[name]: len(own) for name, own in drafts.items()}
             sampler.compared = frozenset()
+            if scheduler_output.scheduled_new_reqs:  # resumed ones, too
+                sampler.settings = None
         return made
 
     def take_draft_token_ids(self) -> Any:
