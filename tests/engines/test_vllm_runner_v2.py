@@ -240,6 +240,8 @@ def decided(step: Step, cases: list[Any]) -> tuple[Any, Any]:
         batch.cu_num_logits.diff()
     )
     made = verifier_of(sampler)(torch.cat(rows), batch, None, invalid)
+    past = torch.arange(K + 1) >= made.num_sampled[:, None]  # which nobody reads
+    made.sampled_token_ids.masked_fill_(past, -1)
     return step.found(cases, made, batch.cu_num_logits[:-1].tolist())
 
 
