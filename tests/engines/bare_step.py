@@ -49,6 +49,11 @@ class Of(NamedTuple):
         rows, drafts = self.requests * (self.drafts + 1), self.requests * self.drafts
         return self.numbers(rows, self.tokens, seed=seed), self.numbers(drafts, most=self.tokens)
 
+    def hidden(self, seed: int = 0) -> list[Tensor]:
+        """The drafter's states, for each draft."""
+        shape = self.requests, self.states
+        return [self.numbers(*shape, seed=seed + place) for place in range(self.drafts)]
+
 
 def drafting(kind: type[Any], of: Of, **others: Any) -> Any:
     """A proposer or a speculator with a small head and, if asked for, dynamic tokens."""
@@ -69,8 +74,7 @@ def drafting(kind: type[Any], of: Of, **others: Any) -> Any:
     own.drafter = SimpleNamespace(weight=weight, bias=None, dynamic_tokens=source)
     own._columns = weight.t()
     affinity = Affinity.intersection(vocabulary).to(device)
-    given = {"dtype": of.dtype, "dynamic_width": of.width}
-    own.arena = DraftArena(affinity, of.requests, of.drafts, **given)
+    own.arena = DraftArena(affinity, of.requests, of.drafts, dtype=of.dtype, dynamic_width=of.width)
     own.counters = Counters(vocabulary, device)
     own.counters.active = True
     return own
@@ -145,9 +149,9 @@ class StepV2:
         self.temperature = of.put(torch.full((batch,), 0.8))
         self.seeds = of.put(torch.arange(batch))
         own = {"temperature": self.temperature, "seeds": self.seeds}
-        own = {name: SimpleNamespace(gpu=value) for name, value in own.items()}
-        states = SimpleNamespace(sampling_states=SimpleNamespace(**own))
-        self.sampler = TokenSampler(states, self.speculator, "token")
+        of_slots = {name: SimpleNamespace(gpu=value) for name, value in own.items()}
+        settings = SimpleNamespace(sampling_states=SimpleNamespace(**of_slots))
+        self.sampler = TokenSampler(settings, self.speculator, "token")
         slots = torch.arange(batch).flip(0)
         self.slots, self.slots_np = of.put(slots), slots.numpy()
         self.positions = of.put(torch.full((batch,), READ))
@@ -156,6 +160,7 @@ class StepV2:
         self.draft_step = of.put(self.place)  # one tensor, which vLLM fills anew
 
     def verify(self, logits: Tensor, drafts: Tensor) -> Tensor:
+        """Decide what the inputs are in the place of `drafts`."""
         each = self.of.drafts + 1
         ends = range(0, self.of.requests * each + 1, each)
         given = logits, self.inputs, ends, self.rows, self.slots, self.slots_np, None, None

@@ -25,7 +25,7 @@ MOST = {  # in a verification, in a step's first draft, and in each one after th
 }
 
 
-def step_of(dynamic: bool) -> StepV1 | StepV2:
+def step_of(dynamic: bool) -> Any:
     with Pretended(strict=False):
         return (StepV2 if V2 else StepV1)(Of(GPU, OnGPU, B, K, width=64 * dynamic))
 
@@ -39,8 +39,7 @@ def called(step: Any) -> tuple[list[int], list[Tensor]]:
             seen.names.clear()
             step.verify(logits, drafts)
             counts.append(len(seen.names))
-            for place in range(K):
-                hidden = step.of.numbers(B, step.of.states, seed=seed + place)
+            for place, hidden in enumerate(step.of.hidden(seed)):
                 seen.names.clear()
                 drawn.append(step.draft(hidden, place))
                 counts.append(len(seen.names))
@@ -83,7 +82,7 @@ def test_a_block_drafter_s_drafts_are_drawn_and_kept_like_others() -> None:
     """As in DFlash, whose drafts come at once, request by request."""
     step, other = step_of(dynamic=True), step_of(dynamic=True)
     with Pretended():
-        hidden = [step.of.numbers(B, step.of.states, seed=place) for place in range(K)]
+        hidden = step.of.hidden()
         expected = torch.stack([step.draft(own, place) for place, own in enumerate(hidden)], 1)
         places = OnGPU(torch.arange(K, dtype=torch.int32).repeat(B))
         each = [of.repeat_interleave(K) for of in (other.positions, other.slots)]

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -15,6 +18,7 @@ import pytest
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from profiling.peers.carried import FOLDER, carry
 from rdk_cuda import integrations
 from rdk_cuda.integrations.vllm import plugin
 from rdk_cuda.integrations.vllm.configuration import DRAFTING as DRAFTING_V1
@@ -73,6 +77,27 @@ def test_few_functions_are_replaced_and_few_private_names_are_read() -> None:
     assert f"[replaces {counts['replaced']} functions]" in page
     assert f"{counts['private']} private names" in page
     assert f"fields of {counts['public']} classes" in page
+
+
+def test_kernels_are_carried_for_a_gpu_and_ours_run_between_them(tmp_path: Path) -> None:
+    """Of a version that is not installed, as where none is. vLLM's own sampler needs the GPU."""
+    wheel = downloaded("vllm", TESTED[-1])
+    assert wheel is not None
+    carry(wheel)
+    assert sum(file.stat().st_size for file in FOLDER.rglob("*.py")) < 2**20
+    rows = tmp_path / "engine.json"
+    command = (
+        "from profiling.peers.carried import importable; importable(instead=True);"
+        "from tests.gpu.engine import main; import sys; sys.exit(main(sys.argv[1:]))"
+    )
+    options = "--device", "cpu", "--output", str(rows)
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", command, *options], check=True, env=environment, cwd=ROOT)
+    made = json.loads(rows.read_text())["rows"]
+    assert {(row["runner"], row["requests"], row["vllm"]) for row in made} == {
+        (runner, requests, TESTED[-1]) for runner in ("v1", "v2") for requests in (1, 64, 256)
+    }
+    assert all(row["peak_bytes"] > 0 for row in made)
 
 
 @pytest.mark.parametrize("version", TESTED)
