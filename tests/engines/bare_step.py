@@ -163,8 +163,8 @@ class StepV2:
         """Decide what the inputs are in the place of `drafts`."""
         each = self.of.drafts + 1
         ends = range(0, self.of.requests * each + 1, each)
-        given = logits, self.inputs, ends, self.rows, self.slots, self.slots_np, None, None
-        return self.sampler.decide(*given)[0]
+        rows = logits, self.inputs, ends, self.rows, self.slots, self.slots_np
+        return self.sampler.decide(rows, None, None)[0]
 
     def draft(self, hidden: Tensor, place: int) -> Tensor:
         self.draft_step.fill_(place)

@@ -90,8 +90,8 @@ def handed_over_v2(of: Of) -> list[list[int]]:
     positions, request = READ - 1 + place.long(), slots.repeat_interleave(each)
     judged, pos = gather(inputs, positions, at, request, place, prefill)
     assert judged.tolist() == torch.cat([last, drafts], 1)[step.slots].flatten().tolist()
-    by = pos, step.slots, step.slots_np, None, None
-    sampled, counts = step.sampler.decide(rows, judged, range(0, len(rows) + 1, each), *by)
+    given = rows, judged, range(0, len(rows) + 1, each), pos, step.slots, step.slots_np
+    sampled, counts = step.sampler.decide(given, None, None)
     counts, rejected = batches.get_num_sampled_and_rejected(counts, lengths, ends, slots, prefill)
     assert (counts + rejected).tolist() == [each] * of.requests
     batches.post_update(slots, computed, last, None, sampled, counts, rejected, ends, known, total)

@@ -19,9 +19,9 @@ from rdk_cuda.integrations.sglang import plugin
 from rdk_cuda.integrations.sglang.drafting import DraftWorker
 from rdk_cuda.integrations.sglang.server_options import (
     ALGORITHMS,
-    Asked,
     UnsupportedConfigurationError,
-    asked_for,
+    calibrated_directory,
+    is_asked_for,
     refuse_unsupported,
 )
 
@@ -53,14 +53,12 @@ def test_it_is_asked_for_by_a_directory(tmp_path: Path) -> None:
     drafter = tmp_path / "drafter"
     drafter.mkdir()
     (tmp_path / "map.pt").touch()
-    assert asked_for(options()) is None
-    assert asked_for(options(speculative_token_map=str(tmp_path / "map.pt"))) is None
-    assert asked_for(options(speculative_token_map="someone/model/map.pt")) is None
-    paths = {"speculative_draft_model_path": str(drafter)}
-    asked = asked_for(options(speculative_token_map=str(tmp_path), **paths))
-    assert asked == Asked(tmp_path)
-    own = asked_for(options(speculative_token_map=f"{tmp_path}/./drafter", **paths))
-    assert own == Asked(None)
+    for other in (None, str(tmp_path / "map.pt"), "someone/model/map.pt"):
+        assert not is_asked_for(options(speculative_token_map=other))
+    for named, directory in ((str(tmp_path), tmp_path), (f"{tmp_path}/./drafter", None)):
+        paths = {"speculative_draft_model_path": str(drafter), "speculative_token_map": named}
+        assert is_asked_for(options(**paths))
+        assert calibrated_directory(options(**paths)) == directory
 
 
 @pytest.mark.parametrize(

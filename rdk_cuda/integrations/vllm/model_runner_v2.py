@@ -17,11 +17,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ...functional import Method
-from ..draft_arena import DraftArena, check_layout
+from ..draft_arena import DraftArena
 from .metrics import Counters
 
 PLACEHOLDER_TOKEN_ID = -1
@@ -54,18 +53,6 @@ def sample_draft(
     Returns:
         `[num_reqs]` int64 target ids, -1 where a row of logits is no distribution.
     """
-    requests = idx_mapping.shape[0]
-    check_layout(
-        "rdk_cuda.integrations.vllm.sample_draft",
-        arena.device,
-        integers={
-            "positions": (positions, (requests,)),
-            "idx_mapping": (idx_mapping, (requests,)),
-            "seeds": (seeds, tuple(temperature.shape)),
-            "draft_step": (draft_step, (1,) * draft_step.dim()),
-        },
-        floats={"temperature": (temperature, tuple(temperature.shape[:1]))},
-    )
     # Padding and bad data read some slot's, and it is not used.
     slots = idx_mapping.clamp(0, max(temperature.shape[0] - 1, 0))
     return arena.draft(
@@ -78,104 +65,6 @@ def sample_draft(
         dynamic_tokens=dynamic_tokens,
         dynamic_logits=dynamic_logits,
     )
-
-
-def rejection_sample(
-    target_logits: Tensor,
-    draft_sampled: Tensor,
-    cu_num_logits: Any,
-    pos: Tensor,
-    idx_mapping: Tensor,
-    idx_mapping_np: Any,
-    temperature: Tensor,
-    seed: Tensor,
-    num_speculative_steps: int,
-    arena: DraftArena,
-    *,
-    method: Method = "token",
-    top_k: Tensor | None = None,
-    top_p: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Do `rejection_sample` of the model runner V2, whose argument names these are.
-
-    Args:
-        target_logits: `[num_logits, V_t]`, processed: already divided by the temperature, with
-            `-inf` where a parameter of the request or a grammar forbids a token.
-        draft_sampled: `[num_logits]`, the input token of each row: the request's newest token, then
-            its drafts. Those are target ids.
-        cu_num_logits: `[num_reqs + 1]`, on the host; every request owns at least one row. Rows
-            after the last entry are padding.
-        pos: `[num_logits]`, the positions of the input tokens.
-        idx_mapping: `[num_reqs]`, the slot of each request. idx_mapping_np: its copy on the host;
-            -1 there: the request's drafts are of an n-gram or suffix drafter.
-        temperature: `[max_num_reqs]` float32, by slot. 0 is greedy; the logits have been divided by
-            the others.
-        seed: `[max_num_reqs]` int64, by slot, as given to `DraftArena.draft`.
-        num_speculative_steps: the most drafts of a request.
-        arena: what was drafted from, in the slots of `idx_mapping`, in place of `draft_logits`.
-        method: of `rdk_cuda.verify`.
-        top_k, top_p: `[num_reqs]`, what the rows are still to be truncated by; None: nothing.
-
-    Returns:
-        `sampled` `[num_reqs, num_speculative_steps + 1]` int64, with -1 after the last token, and
-        `num_sampled` `[num_reqs]` int32: 1 to `num_speculative_steps + 1` tokens, or fewer where a
-        row of `target_logits` is no distribution.
-
-    Raises:
-        ValueError, RuntimeError: naming the argument that does not fit.
-
-    Example:
-        >>> import torch
-        >>> from rdk_cuda import Affinity, Vocabulary
-        >>> affinity = Affinity.intersection(Vocabulary.identity(5))
-        >>> arena = DraftArena(affinity, slots=0, draft_length=2)
-        >>> sampled, num_sampled = rejection_sample(
-        ...     torch.eye(5)[[1, 2, 3, 4]], torch.tensor([0, 1, 2, 9]),
-        ...     [0, 3, 4], torch.tensor([7, 8, 9, 4]), torch.tensor([1, 0]), [-1, -1],
-        ...     torch.zeros(2), torch.tensor([3, 4]), 2, arena)
-        >>> sampled
-        tensor([[ 1,  2,  3],
-                [ 4, -1, -1]])
-    """
-    rows, requests = target_logits.shape[0], idx_mapping.shape[0]
-    if rows < requests:
-        raise ValueError(
-            f"rdk_cuda.integrations.vllm.rejection_sample: target_logits has {rows} rows; needs at "
-            f"least one for each of the {requests} requests of idx_mapping"
-        )
-    check_layout(
-        "rdk_cuda.integrations.vllm.rejection_sample",
-        arena.device,
-        integers={
-            "draft_sampled": (draft_sampled, (rows,)),
-            "pos": (pos, (rows,)),
-            "idx_mapping": (idx_mapping, (requests,)),
-            "seed": (seed, tuple(temperature.shape)),
-        },
-        floats={
-            "target_logits": (target_logits, (rows, arena.affinity.target_size)),
-            "temperature": (temperature, tuple(temperature.shape[:1])),
-        },
-    )
-    ends = np.asarray(cu_num_logits, dtype=np.int64)
-    if ends.shape != (requests + 1,):
-        raise ValueError(
-            f"rdk_cuda.integrations.vllm.rejection_sample: cu_num_logits has shape "
-            f"{[*ends.shape]}; needs [{requests + 1}]"
-        )
-    tokens, _ = decide(
-        target_logits,
-        draft_sampled,
-        ends,
-        pos,
-        idx_mapping_np,
-        Settings.of(idx_mapping, temperature, seed),
-        arena,
-        num_speculative_steps,
-        method=method,
-        limits=(top_k, top_p),
-    )
-    return tokens, (tokens != PLACEHOLDER_TOKEN_ID).sum(1, dtype=torch.int32)
 
 
 class Settings(NamedTuple):
@@ -197,30 +86,70 @@ class Settings(NamedTuple):
         return cls(own, seeds[slots], own.sign())
 
 
-def decide(
+def rejection_sample(
     target_logits: Tensor,
     draft_sampled: Tensor,
-    ends: Any,
+    cu_num_logits: Any,
     pos: Tensor,
-    slots: Any,
-    settings: Settings,
-    arena: DraftArena,
+    idx_mapping: Tensor,
+    idx_mapping_np: Any,
+    temperature: Tensor,
+    seed: Tensor,
     num_speculative_steps: int,
+    arena: DraftArena,
     *,
     method: Method = "token",
-    limits: tuple[Tensor | None, Tensor | None] = (None, None),
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    settings: Settings | None = None,
     counters: Counters | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the tokens of `rejection_sample`, and how many drafts were accepted.
+    """Do `rejection_sample` of the model runner V2, whose argument names these are.
 
     Args:
-        ends: its `cu_num_logits`, as an array. slots: its `idx_mapping_np`.
-        limits: its `top_k` and `top_p`.
+        target_logits: `[num_logits, V_t]`, processed: already divided by the temperature, with
+            `-inf` where a parameter of the request or a grammar forbids a token.
+        draft_sampled: `[num_logits]`, the input token of each row: the request's newest token, then
+            its drafts. Those are target ids.
+        cu_num_logits: `[num_reqs + 1]`, on the host; every request owns at least one row. Rows
+            after the last entry are padding.
+        pos: `[num_logits]`, the positions of the input tokens.
+        idx_mapping: `[num_reqs]`, the slot of each request. idx_mapping_np: its copy on the host;
+            -1 there: the request's drafts are of an n-gram or suffix drafter.
+        temperature: `[max_num_reqs]` float32, by slot. 0 is greedy; the logits have been divided by
+            the others.
+        seed: `[max_num_reqs]` int64, by slot, as given to `DraftArena.draft`.
+        num_speculative_steps: the most drafts of a request.
+        arena: what was drafted from, in the slots of `idx_mapping`, in place of `draft_logits`.
+        method: of `rdk_cuda.verify`.
+        top_k, top_p: `[num_reqs]`, what the rows are still to be truncated by; None: nothing.
+        settings: of the requests, where they are at hand, of `temperature` and `seed`.
         counters: to which what was verified is added.
+
+    Returns:
+        `sampled` `[num_reqs, num_speculative_steps + 1]` int64, with -1 after the last token and,
+        where a row of `target_logits` is no distribution, in its place; and `num_sampled`
+        `[num_reqs]` int32, 1 to `num_speculative_steps + 1`.
+
+    Example:
+        >>> import torch
+        >>> from rdk_cuda import Affinity, Vocabulary
+        >>> affinity = Affinity.intersection(Vocabulary.identity(5))
+        >>> arena = DraftArena(affinity, slots=0, draft_length=2)
+        >>> sampled, num_sampled = rejection_sample(
+        ...     torch.eye(5)[[1, 2, 3, 4]], torch.tensor([0, 1, 2, 9]),
+        ...     [0, 3, 4], torch.tensor([7, 8, 9, 4]), torch.tensor([1, 0]), [-1, -1],
+        ...     torch.zeros(2), torch.tensor([3, 4]), 2, arena)
+        >>> sampled
+        tensor([[ 1,  2,  3],
+                [ 4, -1, -1]])
     """
+    if settings is None:
+        settings = Settings.of(idx_mapping, temperature, seed)
+    ends = np.asarray(cu_num_logits, dtype=np.int64)
     counts = ends[1:] - ends[:-1] - 1  # of each request's rows, the first is no draft
     inputs = np.arange(counts.sum()) + np.arange(1, len(ends)).repeat(counts)
-    layout = arena.layout(counts, slots, inputs, ends[:-1])
+    layout = arena.layout(counts, idx_mapping_np, inputs, ends[:-1])
     drafts = draft_sampled[layout.more[0]]
     tokens, num_accepted, _ = arena.verify(
         target_logits,
@@ -233,9 +162,9 @@ def decide(
         positions=pos[layout.more[1]].long() + 1,
         max_draft=num_speculative_steps,
         method=method,
-        top_k=limits[0],
-        top_p=limits[1],
+        top_k=top_k,
+        top_p=top_p,
     )
     if counters is not None:
         counters.count(arena, drafts, layout, num_accepted, method)
-    return tokens, num_accepted
+    return tokens, num_accepted + 1

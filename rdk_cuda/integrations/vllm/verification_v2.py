@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..._ops.inputs import upload
 from ...functional import Method
-from ..draft_arena import upload
 from .drafting_v2 import Speculator
-from .model_runner_v2 import Settings, decide
+from .model_runner_v2 import Settings, rejection_sample
 
 
 class TokenSampler:
@@ -59,7 +59,8 @@ class TokenSampler:
         slots = expanded_idx_mapping, idx_mapping, idx_mapping_np
         processed, *limits = self.constrained(logits, *slots, pos, *others)
         ends = range(len(pos) + 1)
-        tokens, _ = self.decide(processed, pos, ends, pos, idx_mapping, idx_mapping_np, *limits)
+        rows = processed, pos, ends, pos, idx_mapping, idx_mapping_np
+        tokens, _ = self.decide(rows, *limits)
         return tokens[:, 0].contiguous(), processed
 
     def constrained(
@@ -86,35 +87,24 @@ class TokenSampler:
         )
 
     def decide(
-        self,
-        logits: Tensor,
-        draft_sampled: Tensor,
-        cu_num_logits: Any,
-        pos: Tensor,
-        idx_mapping: Tensor,
-        idx_mapping_np: Any,
-        *limits: Tensor | None,
+        self, rows: tuple[Any, ...], top_k: Tensor | None, top_p: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        states, slots = self.sampler.sampling_states, idx_mapping_np.tolist()
+        """Decide a step whose rows are the first arguments of `rejection_sample`."""
+        states, arena = self.sampler.sampling_states, self.speculator.arena
+        idx_mapping, slots = rows[-2], rows[-1].tolist()
+        by_slot = states.temperature.gpu, states.seeds.gpu
         if self.settings is None or self.settings[0] != slots:
-            own = Settings.of(idx_mapping, states.temperature.gpu, states.seeds.gpu)
-            self.settings = slots, own
-        top_k, top_p = limits
-        sampled, num_accepted = decide(
-            logits,
-            draft_sampled,
-            np.asarray(cu_num_logits),
-            pos,
-            idx_mapping_np,
-            self.settings[1],
-            self.speculator.arena,
-            self.speculator.arena.draft_length,
+            self.settings = slots, Settings.of(idx_mapping, *by_slot)
+        sampled, num_sampled = rejection_sample(
+            *(*rows, *by_slot, arena.draft_length, arena),
             method=self.method,
-            limits=(top_k, top_p),
+            top_k=top_k,
+            top_p=top_p,
+            settings=self.settings[1],
             counters=self.speculator.counters,
         )
         # A row of NaN has no token, but vLLM needs one. Its own argmax gives some id, too.
-        return sampled.clamp_(min=0), num_accepted + 1
+        return sampled.clamp_(min=0), num_sampled
 
     def verify(
         self,
@@ -154,10 +144,8 @@ class TokenSampler:
             expanded_local_pos,
             seq_lens_upper_bound_np,
         )
-        decided = self.decide(
-            processed, verify_draft_sampled, ends, pos, idx_mapping, idx_mapping_np, *limits
-        )
-        return processed, *decided
+        rows = processed, verify_draft_sampled, ends, pos, idx_mapping, idx_mapping_np
+        return processed, *self.decide(rows, *limits)
 
     def _put_back(self, logits: Tensor, drawn: Tensor, judged: Tensor, compared: Tensor) -> Tensor:
         """`judged` with the drafts that a grammar has masked in the row before.

@@ -29,7 +29,7 @@ from .drafting_v2 import Speculator, name_aux_layers
 from .metrics import Counters
 from .plugin import NOT_SERVED, registered
 from .requests import Requests
-from .sharded_logits import ShardedLogits
+from .sharded_logits import left_on_shards
 from .token_map import load_token_map
 from .verification import TokenSampler
 from .verification_v2 import TokenSampler as TokenSamplerV2
@@ -76,7 +76,11 @@ class _Serving:
                 _calibrated=calibrated,
             )
         else:
-            self._requests = _serve(runner, config, calibrated)
+            scheduler = config.scheduler_config
+            most = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
+            self._requests = Requests(runner, most, scheduler.long_prefill_token_threshold)
+            own = {"_requests": self._requests, "_calibrated": calibrated}
+            runner.drafter = adopt(runner.drafter, Proposer, **own)
 
     def load_model(self, **kwargs: Any) -> None:
         """Load vLLM's models, give the drafter the small head, and decide in vLLM's place."""
@@ -95,7 +99,7 @@ class _Serving:
             runner._sample = TokenSampler(self._requests, drafting, method).sample
             if self._options.verify_on_shards and config.parallel_config.tensor_parallel_size > 1:
                 self._on_shards = True
-                runner.model.compute_logits = ShardedLogits(runner.model, self._requests)
+                runner.model.compute_logits = left_on_shards(runner.model, self._requests)
         if config.parallel_config.rank == 0:
             _LOGGER.info("%s", self._described())
 
@@ -168,15 +172,6 @@ class GPUWorker(_Serving, EngineGPUWorker):  # type: ignore[misc]
     Raises:
         UnknownEngineError, UnsupportedConfigurationError, SavedDrafterError: as in `CPUWorker`.
     """
-
-
-def _serve(runner: Any, vllm_config: Any, calibrated: Any) -> Requests:
-    scheduler = vllm_config.scheduler_config
-    most = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
-    requests = Requests(runner, most, scheduler.long_prefill_token_threshold)
-    own = {"_requests": requests, "_calibrated": calibrated}
-    runner.drafter = adopt(runner.drafter, Proposer, **own)
-    return requests
 
 
 def adopt(own: Any, ours: type[Any], **attributes: Any) -> Any:
