@@ -111,18 +111,6 @@ def test_what_does_not_fit_is_named() -> None:
 META = torch.device("meta")
 
 
-@pytest.mark.parametrize("step", [0, None])
-def test_drafting_asks_no_tensor_for_a_value(step: int | None) -> None:
-    arena = DraftArena(MIXED.to(META), SLOTS, K, dynamic_width=4)
-    with META:
-        slots = torch.zeros(4, dtype=torch.int64)
-        logits, ones = torch.ones(4, arena.affinity.draft_size), torch.ones(4)
-        dynamic = {"dynamic_tokens": slots.int()[:, None].repeat(1, 4)}
-        dynamic["dynamic_logits"] = torch.ones(4, 4)
-    key = {"slots": slots, "seeds": slots, "positions": slots, "temperature": ones}
-    assert arena.draft(logits, slots[0] if step is None else step, **key, **dynamic).shape == (4,)
-
-
 def test_the_adapters_ask_no_tensor_for_a_value() -> None:
     arena = DraftArena(MIXED.to(META), SLOTS, K)
     size = arena.affinity.target_size

@@ -53,6 +53,13 @@ def test_outputs_are_what_follows_each_prompt() -> None:
     assert outputs.tolist() == [own + [PADDING] * (longest - len(own)) for own in expected]
 
 
+def test_drafts_begin_behind_what_the_step_has_decided() -> None:
+    requests = Running(3, 10).requests
+    requests.begin_step(dict.fromkeys(requests.ids, 2), has_grammar=False)
+    requests.decide(torch.tensor([[0, 5], [0, -1], [7, 0]]), torch.tensor([3, 9, 1]))
+    assert requests.first().tolist() == [5, 10, 3]
+
+
 def test_seeds_are_made_once_for_each_step_and_follow_the_batch() -> None:
     running = Running(5, 10)
     requests, device = running.requests, torch.device("cpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any, cast
 
 import vllm
@@ -13,7 +14,7 @@ from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
 from ... import __version__
 from ...drafter import PrunedDrafter
 from ..engine_version import refuse_untested
-from ..huggingface.saved_drafter import load_pruned
+from ..huggingface.saved_drafter import SETTINGS, load_pruned, read_settings
 from ..huggingface.text_drafter import is_text_drafter
 from .configuration import (
     TESTED,
@@ -112,11 +113,14 @@ class _Serving:
         drafter: PrunedDrafter = self._drafting.drafter
         affinity, source = drafter.affinity, cast(Any, drafter.dynamic_tokens)
         virtual = affinity.draft_size - drafter.vocabulary.draft_size
+        made = "the own head of the draft model"
+        if (directory := self._options.drafter) is not None:
+            target = read_settings(Path(directory) / SETTINGS).get("target")
+            made = f"{directory}, calibrated for {target}"
         return (
             f"rdk_cuda {__version__} in vLLM {vllm.__version__} drafts with "
-            f"{self._options.drafter or 'the own head of the draft model'}: {affinity.draft_size} "
-            f"of {affinity.target_size} tokens, {virtual} of them virtual, "
-            f"{0 if source is None else source.width} dynamic ones, verified by "
+            f"{made}: {affinity.draft_size} of {affinity.target_size} tokens, {virtual} of them "
+            f"virtual, {0 if source is None else source.width} dynamic ones, verified by "
             f"{self._options.verification}{' on shards' * self._on_shards}"
         )
 
