@@ -54,6 +54,7 @@ from ..commands import (
 from ..machine import now
 from ..results import Row
 from . import losslessness
+from .carried import importable
 from .installed import known_peers
 from .memory import MEASURED_BY, kept_bytes, peak_bytes
 from .page import MISSING, RIGHT, WRONG, page
@@ -111,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """All cases, one after the other."""
+
+    importable()
 
     def rows(progress: Progress) -> Iterator[Row]:
         comparison = Comparison(arguments, progress)

@@ -178,6 +178,12 @@ def on_host(values: Any) -> Tensor:
     return given
 
 
+def upload(values: Any, device: torch.device) -> Tensor:
+    """Copy an array to a device, and do not wait: from other memory than this the copy would."""
+    own = torch.from_numpy(values)
+    return (own.pin_memory() if device.type == "cuda" else own).to(device, non_blocking=True)
+
+
 def refuse_number(function: str, name: str, value: Any) -> None:
     """Refuse Python numbers out of range, alone or in lists.
 

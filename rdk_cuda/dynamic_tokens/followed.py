@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._ops.inputs import upload
 from .combined import CombinedTokens
 from .sources import DynamicTokens, KeptContexts, RecentTokens, offered, reads_hidden, window_of
 from .successors import SuccessorTable
@@ -136,7 +137,4 @@ class _Held:
         for own, ids, length in zip(ends, self._ids, self._lengths.tolist(), strict=True):
             shown = min(window, length)
             own[window - shown :] = ids[length - shown : length]
-        made = torch.from_numpy(ends)
-        # From other memory the copy would wait for what the GPU has to do.
-        made = made.pin_memory() if self.device.type == "cuda" else made
-        return KeptContexts(made.to(self.device, non_blocking=True))
+        return KeptContexts(upload(ends, self.device))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .. import _ops as operators
 from .. import shards
-from .._ops.inputs import check_tensor, whole_number
+from .._ops.inputs import upload, whole_number
 from ..affinity import Affinity
 from ..functional import METHODS, Method, StepRows, Verified
 from ..functional.step import affinity_columns, packed
@@ -59,7 +59,7 @@ class DraftArena:
 
     Attributes:
         rows: the memory, `rdk_cuda.StepRows` of S slots and K places.
-        packed_dynamic_tokens: `[S K, C]` of it, or None.
+        named: `[C, S K]`, the dynamic tokens in it, or None.
 
     Example:
         >>> import torch, rdk_cuda
@@ -94,7 +94,8 @@ class DraftArena:
             "dynamic_logits": packed(rows.dynamic_logits),
             **affinity_columns(affinity),
         }
-        self.packed_dynamic_tokens = self._kept["dynamic_tokens"]
+        named = self._kept["dynamic_tokens"]
+        self.named = None if named is None else named.t()
 
     def draft(
         self,
@@ -246,25 +247,3 @@ class DraftArena:
         row, none, length = slot * self.draft_length + place, slot == -1, self.draft_length
         there = (slot >= 0) & (slot < self.slots) & (place < length)
         return there * row + ~(there | none) * (self.slots * length) - none * 1
-
-
-def upload(values: Any, device: torch.device) -> Tensor:
-    """Copy an array to a device, and do not wait: from other memory than this the copy would."""
-    own = torch.from_numpy(values)
-    return own if device.type == "cpu" else own.pin_memory().to(device, non_blocking=True)
-
-
-def check_layout(
-    function: str,
-    device: torch.device,
-    integers: dict[str, tuple[Tensor, tuple[int, ...]]],
-    floats: dict[str, tuple[Tensor, tuple[int, ...]]],
-) -> None:
-    """Refuse, by name, a tensor of another kind or shape, or on another device, than needed."""
-    for name, (tensor, shape) in (integers | floats).items():
-        kind = "floats" if name in floats else "integers"
-        check_tensor(f"{function}: {name}", tensor, kind, *shape)
-        if tensor.device != device:
-            raise ValueError(
-                f"{function}: {name} is on {tensor.device}, the affinity on {device}; use .to()"
-            )

@@ -141,6 +141,7 @@ sampling_params
         thinking_token_budget
 v1.core.sched.output
     SchedulerOutput: has_structured_output_requests num_scheduled_tokens scheduled_cached_reqs
+        scheduled_new_reqs
         scheduled_spec_decode_tokens
     CachedRequestData: resumed_req_ids
 v1.outputs

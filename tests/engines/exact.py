@@ -41,7 +41,8 @@ class Joint:
     """The distribution of the first tokens after a prompt, in bins.
 
     A bin is a sequence of likely tokens, or such a sequence and then any other token. Where
-    `allowed` of the first tokens returns a list, the next one is one of these.
+    `allowed` of the first tokens returns a list, the next one is one of these, and without one the
+    text has ended.
     """
 
     def __init__(
@@ -65,12 +66,16 @@ class Joint:
                 logits = model(ids).logits[:, -1]
             following: dict[tuple[int, ...], float] = {}
             for prefix, row in zip(prefixes, logits, strict=True):
-                if allowed is not None and (among := allowed(prefix)) is not None:
+                among = None if allowed is None else allowed(prefix)
+                if among == []:
+                    self.bins[prefix] = level[prefix]
+                    continue
+                if among is not None:
                     masked = torch.full_like(row, -torch.inf)
                     masked[among] = row[among]
                     row = masked
                 probs = target_probs(row, temperature, top_p, min_p)
-                likely = probs.topk(TOP)
+                likely = probs.topk(TOP if among is None else len(among))
                 for p, token in zip(likely.values.tolist(), likely.indices.tolist(), strict=True):
                     if p > 0:
                         following[(*prefix, token)] = level[prefix] * p
@@ -101,6 +106,8 @@ class Words:
 
     def allowed(self, prefix: Sequence[int]) -> list[int]:
         """The tokens that may follow."""
+        if self.eos in prefix:
+            return []
         said = "".join(self._texts[token] for token in prefix)
         begins = lambda text: any(word.startswith(said + text) for word in self.words)  # noqa: E731
         found = [t for t, text in enumerate(self._texts) if text and begins(text)]
@@ -109,28 +116,6 @@ class Words:
     def after(self, prefix: tuple[int, ...], end: int) -> list[int] | None:
         """The same where the grammar begins behind a token; None before that."""
         return self.allowed(prefix[prefix.index(end) + 1 :]) if end in prefix else None
-
-
-def joint_of_words(
-    prompt: Sequence[int], words: Sequence[str], length: int, temperature: float
-) -> dict[tuple[int, ...], float]:
-    """The distribution of the first tokens where a grammar lets one of these words through."""
-    model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32).eval()
-    grammar = Words(words)
-    level: dict[tuple[int, ...], float] = {(): 1.0}
-    for _ in range(length):
-        following: dict[tuple[int, ...], float] = {}
-        for prefix, mass in level.items():
-            if prefix[-1:] == (grammar.eos,):
-                following[prefix] = mass
-                continue
-            allowed = grammar.allowed(prefix)
-            with torch.no_grad():
-                row = model(torch.tensor([[*prompt, *prefix]])).logits[0, -1, allowed]
-            probs = (row.double() / temperature).softmax(-1).tolist()
-            following |= {(*prefix, t): mass * p for t, p in zip(allowed, probs, strict=True)}
-        level = following
-    return level
 
 
 def p_value(bins: dict[tuple[int, ...], float], samples: Sequence[Sequence[int]]) -> float:

@@ -13,23 +13,6 @@ from .exact import prompts_of
 from .interpreter import V2
 from .pair import TARGET
 
-__all__ = [
-    "ASKED",
-    "FIRST",
-    "GREEDY",
-    "LOGPROBS",
-    "OFTEN",
-    "ONE_LEFT",
-    "PARAMETERS",
-    "PROMPTS",
-    "REPELLED",
-    "SAMPLES",
-    "UNCHANGED",
-    "WORDS",
-    "record",
-    "with_grammar",
-]
-
 PROMPTS = prompts_of(40)
 # Model runner V2 is asked for less: its kernels are interpreted.
 ASKED, FIRST = (PROMPTS[:6], PROMPTS[26:27]) if V2 else (PROMPTS, PROMPTS[:3])

@@ -20,8 +20,6 @@ from safetensors.torch import load_file, save_file
 from examples.demo.shipped import SHIPPED
 from rdk_cuda.files import write_json, write_whole
 
-__all__ = ["EAGLE3", "TARGET", "whole_drafter", "with_even_heads", "with_fewer_tokens"]
-
 MADE = SHIPPED.parents[2] / "build" / "engines"
 TARGET, EAGLE3 = MADE / "target", MADE / "eagle3"
 EACH, STATE_LAYERS = 4, (1, 4, 7)  # of the eight, nearest to those that the head was trained on
@@ -38,30 +36,23 @@ def whole_drafter(directory: Path) -> Path:
 
 def with_even_heads(source: Path, directory: Path) -> Path:
     """The same function with an attention head more, of zeros, so that two ranks can share them."""
-    shutil.copytree(source, directory)
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     more = {name: config[name] + 1 for name in ("num_attention_heads", "num_key_value_heads")}
-    write_json(config | more, directory / "config.json")
     weights = load_file(source / "model.safetensors")
     for name, weight in weights.items():
         if re.search(r"self_attn\.[qkv]_proj", name):
             weights[name] = torch.nn.functional.pad(weight, (0, 0, 0, config["head_dim"]))
         elif "self_attn.o_proj" in name:
             weights[name] = torch.nn.functional.pad(weight, (0, config["head_dim"]))
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    return directory
+    return _make(source, directory, weights, **more)
 
 
 def with_fewer_tokens(source: Path, directory: Path, size: int) -> Path:
     """The same without the last tokens."""
-    shutil.copytree(source, directory)
-    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    write_json(config | {"vocab_size": size}, directory / "config.json")
     weights = load_file(source / "model.safetensors")
     for name in {"model.embed_tokens.weight", "lm_head.weight"} & set(weights):
         weights[name] = weights[name][:size].contiguous()
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    return directory
+    return _make(source, directory, weights, vocab_size=size)
 
 
 def adapter(directory: Path, seed: int, rank: int = 8) -> Path:
@@ -81,9 +72,8 @@ def adapter(directory: Path, seed: int, rank: int = 8) -> Path:
     return directory
 
 
-def _make(directory: Path, weights: dict[str, Any], **config: object) -> None:
-    """A checkpoint of this folder's name among the demo's, with other weights and settings."""
-    source = SHIPPED / directory.name
+def _make(source: Path, directory: Path, weights: dict[str, Any], **config: object) -> Path:
+    """A checkpoint with other weights and settings."""
     directory.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
         write_whole(directory / file.name, partial(shutil.copyfile, file))
@@ -91,6 +81,7 @@ def _make(directory: Path, weights: dict[str, Any], **config: object) -> None:
     write_json(content | config, directory / "config.json")
     save = partial(save_file, weights, metadata={"format": "pt"})
     write_whole(directory / "model.safetensors", save)
+    return directory
 
 
 def _shallow_weights() -> dict[str, Any]:
@@ -109,10 +100,10 @@ def _shallow_weights() -> dict[str, Any]:
 def _make_both() -> None:
     config = json.loads((SHIPPED / "target" / "config.json").read_text(encoding="utf-8"))
     layers = config["num_hidden_layers"] // EACH
-    _make(TARGET, _shallow_weights(), num_hidden_layers=layers)
+    _make(SHIPPED / "target", TARGET, _shallow_weights(), num_hidden_layers=layers)
     own = load_file(SHIPPED / "eagle3" / "model.safetensors")
     named = {"eagle_aux_hidden_state_layer_ids": list(STATE_LAYERS)}
-    _make(EAGLE3, own, eagle_config=named)
+    _make(SHIPPED / "eagle3", EAGLE3, own, eagle_config=named)
 
 
 if not (EAGLE3 / "model.safetensors").is_file():

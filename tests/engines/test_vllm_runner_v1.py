@@ -5,6 +5,7 @@ One draft for each of many requests, of an engine that is a table.
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -17,6 +18,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample.logits_processor import MinTokensLogitsProcessor
 
 from rdk_cuda import Affinity, Vocabulary
+from rdk_cuda.files import write_json
 from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.vllm import CPUWorker
 from rdk_cuda.integrations.vllm.configuration import WorkerOptions
@@ -130,8 +132,10 @@ def test_a_draft_behind_a_prefill_that_goes_on_is_forgotten() -> None:
         assert fits(decided(sampler, torch.arange(SAMPLES), nothing)) == goes_on
 
 
-def test_the_log_says_on_shards_only_where_logits_stay_there() -> None:
-    """The option does nothing on one rank."""
+def test_the_log_says_on_shards_only_where_logits_stay_there_and_names_the_target(
+    tmp_path: Path,
+) -> None:
+    """The option does nothing on one rank. A directory for another target loses drafts alone."""
     worker, drafter = object.__new__(CPUWorker), Mock(dynamic_tokens=None)
     drafter.affinity.draft_size = drafter.vocabulary.draft_size = 8
     worker._requests, worker._options = Mock(), WorkerOptions(verify_on_shards=True)
@@ -139,6 +143,10 @@ def test_the_log_says_on_shards_only_where_logits_stay_there() -> None:
     assert worker._described().endswith("verified by token")
     worker._on_shards = True
     assert worker._described().endswith("verified by token on shards")
+    content = {"format": "rdk_cuda.drafter", "format_version": "1", "settings": {"target": "T"}}
+    write_json(content, tmp_path / "calibration.json")
+    worker._options = WorkerOptions(str(tmp_path))
+    assert f"drafts with {tmp_path}, calibrated for T: 8 of" in worker._described()
 
 
 def test_what_was_drafted_is_verified_once_or_never() -> None:

@@ -133,17 +133,22 @@ def test_drafts_that_come_too_late_are_not_compared(monkeypatch: pytest.MonkeyPa
     drafts = DraftTokenIds(["known", "late", "gone"], [[3, 0], [-1, -1], [5, 6]])
     monkeypatch.setattr(EngineCPUWorker, "take_draft_token_ids", lambda self: drafts)
     worker, slots = object.__new__(CPUWorker), {"late": 4, "known": 7}
-    worker._sampler = SimpleNamespace()
+    worker._sampler = SimpleNamespace(settings="of those in the slots")
     worker.model_runner = SimpleNamespace(req_states=SimpleNamespace(req_id_to_index=slots))
     assert worker.take_draft_token_ids() is drafts
     assert worker._sampler.compared == {7}
-    # The next step has other drafts, which have not been compared.
+    # The next step has other drafts, which have not been compared, and then another request.
     parallel = SimpleNamespace(enable_batch_sharded_sampling=False, rank=1)
     worker.vllm_config = SimpleNamespace(parallel_config=parallel)
     monkeypatch.setattr(EngineCPUWorker, "execute_model", lambda self, output: None)
-    worker.execute_model(SimpleNamespace(scheduled_spec_decode_tokens={"late": [-1, -1]}))
+    step = SimpleNamespace(scheduled_spec_decode_tokens={"late": [-1, -1]}, scheduled_new_reqs=[])
+    worker.execute_model(step)
     assert worker._sampler.num_drafts == {4: 2}
     assert not worker._sampler.compared
+    assert worker._sampler.settings == "of those in the slots"
+    step.scheduled_new_reqs = ["known"]
+    worker.execute_model(step)
+    assert worker._sampler.settings is None
 
 
 def one_draft_each(logits: Tensor, samples: int) -> tuple[TokenSampler, Any, Tensor]:
@@ -235,6 +240,8 @@ def decided(step: Step, cases: list[Any]) -> tuple[Any, Any]:
         batch.cu_num_logits.diff()
     )
     made = verifier_of(sampler)(torch.cat(rows), batch, None, invalid)
+    past = torch.arange(K + 1) >= made.num_sampled[:, None]  # which nobody reads
+    made.sampled_token_ids.masked_fill_(past, -1)
     return step.found(cases, made, batch.cu_num_logits[:-1].tolist())
 
 

@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -15,6 +19,7 @@ import pytest
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from profiling.peers.carried import FOLDER, carry
 from rdk_cuda import integrations
 from rdk_cuda.integrations.vllm import plugin
 from rdk_cuda.integrations.vllm.configuration import DRAFTING as DRAFTING_V1
@@ -75,6 +80,27 @@ def test_few_functions_are_replaced_and_few_private_names_are_read() -> None:
     assert f"fields of {counts['public']} classes" in page
 
 
+def test_kernels_are_carried_for_a_gpu_and_ours_run_between_them(tmp_path: Path) -> None:
+    """Of a version that is not installed, as where none is. vLLM's own sampler needs the GPU."""
+    wheel = downloaded("vllm", TESTED[-1])
+    assert wheel is not None
+    carry(wheel)
+    assert sum(file.stat().st_size for file in FOLDER.rglob("*.py")) < 2**20
+    rows = tmp_path / "engine.json"
+    command = (
+        "from profiling.peers.carried import importable; importable(instead=True);"
+        "from tests.gpu.engine import main; import sys; sys.exit(main(sys.argv[1:]))"
+    )
+    options = "--device", "cpu", "--output", str(rows)
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", command, *options], check=True, env=environment, cwd=ROOT)
+    made = json.loads(rows.read_text())["rows"]
+    assert {(row["runner"], row["requests"], row["vllm"]) for row in made} == {
+        (runner, requests, TESTED[-1]) for runner in ("v1", "v2") for requests in (1, 64, 256)
+    }
+    assert all(row["peak_bytes"] > 0 for row in made)
+
+
 @pytest.mark.parametrize("version", TESTED)
 def test_what_we_let_through_and_keep_out_of_the_log_has_vllm_s_words(version: str) -> None:
     source = _source(version)
@@ -106,136 +132,76 @@ def test_the_classes_that_draft_leave_the_draw_to_the_one_that_we_replace(versio
     assert "def _sample_draft_tokens(" in gemma
 
 
-# What hooks and their arguments mean, in vLLM's own code: a module, and a part of its text.
+# What hooks and their arguments mean, and where vLLM's own code says so: a part of a module's text.
+_MEANINGS = """
+a request's parameters are checked with the speculation that serves it
+    sampling_params: self._validate_spec_decode(speculative_config)
+what V2 lacks is refused, where V2 is asked for
+    config.vllm: Model Runner V2 does not yet support: {
+the cache gets what is free of all that was taken since a worker began
+    utils.mem_utils: result.total_consumed + result.transient_peak_headroom
+warming up goes through the worker's functions
+    v1.worker.gpu_worker: self.model_runner, self.execute_model, self.sample_tokens
+what sleeps is what a runner loads
+    v1.worker.gpu_worker: _get_memory_pool_context(tag="weights"), set_current_vllm_config(
+logits are scaled behind their soft cap
+    model_executor.layers.logits_processor: logits = logits * self.soft_cap if self.scale != 1.0:
+EAGLE-3's own tokens are offsets
+    model_executor.models.llama_eagle3: targets = base + self.draft_id_to_target_id
+the head inside a layer reads states behind its norm
+    model_executor.models.deepseek_mtp: shared_head.head, mtp_layer.shared_head(hidden_states)
+V1 samples with the computed tokens of the step's beginning
+    v1.worker.gpu_model_runner: num_computed_tokens_cpu[req_index] = num_computed_tokens
+V1 takes logits from outside of what a graph holds
+    v1.worker.gpu_model_runner: logits = self.model.compute_logits(sample_hidden_states)
+V1 drops what is drawn before all of a request's tokens are read
+    v1.worker.gpu_model_runner: self.optimistic_seq_lens_cpu[:num_reqs].numpy() < num_tokens_np
+and knows of as many tokens
+    v1.worker.gpu_input_batch: self.num_tokens_no_spec[req_index] = request.num_tokens
+V1 has a row of logits for each draft and one more
+    v1.worker.gpu_model_runner: num_sampled_tokens = num_draft_tokens + 1
+V1 samples once a step, after the grammar
+    v1.worker.gpu_model_runner: sampler_output = self._sample(logits, spec_decode_metadata)
+a request that was preempted is one of the resumed
+    v1.worker.gpu_model_runner: resumed_from_preemption = req_id in req_data.resumed_req_ids
+a step that says that it has no grammar has none
+    v1.core.sched.scheduler: if not scheduler_output.has_structured_output_requests: return None
+a drafter is called by names
+    v1.spec_decode.llm_base_proposer: "input_ids": input_ids,
+and in V2
+    v1.worker.gpu.spec_decode.standalone_ar.speculator: input_ids=input_ids,
+tokens are mapped for a drafter where it says so
+    v1.spec_decode.llm_base_proposer: if self.use_heterogeneous_vocab:
+a slot is known by its request
+    v1.worker.gpu.model_runner: map(self.req_states.req_id_to_index.__getitem__, req_ids)
+a request has as many drafts as were scheduled
+    v1.worker.gpu.model_runner: (len(draft_tokens.get(req_id, ())) for req_id in req_ids)
+drafts are taken before the step that compares them samples
+    v1.engine.core: self.scheduler.update_draft_token_ids_in_output(
+the row of the first draft that a grammar cut has the grammar's mask
+    v1.structured_output: if token == -1: seen_padding = True
+drafts that come too late to be compared are -1
+    v1.worker.gpu.spec_decode.utils: [[-1] * self.num_draft_tokens for _ in self.req_ids]
+those that a grammar cut are -1, and what was drawn is handed over, too
+    v1.worker.gpu.spec_decode.rejection_sampler: draft_sampled.masked_fill(invalid_drafts, -1)
+the rows of a piece are those of its requests
+    v1.worker.gpu.spec_decode.rejection_sampler: input_batch.idx_mapping_np[start:end]
+a sampler is called by position
+    v1.worker.gpu.sample.sampler: upper_bound_np, return_logprobs=logprobs_dims is not None,
+no top-k is the size of the vocabulary, and no top-p is 1
+    v1.worker.gpu.sample.states: self.top_k.np.fill(self.vocab_size)
+all tokens of a request are counted
+    v1.worker.gpu.states: # total_len = prompt_len + output_len. It grows as the request progresses.
+a request's slot in a padded graph is -1
+    v1.worker.gpu.spec_decode.speculator: self.idx_mapping[num_reqs:].fill_(-1)
+a block drafter's rows lie request by request, and its positions are one less
+    v1.worker.gpu.spec_decode.dflash.speculator: self.sample_pos[:num_sample] - 1
+what is drafted before a prompt's end is -1
+    v1.worker.gpu.spec_decode.rejection_sampler: token_id = tl.where(is_placeholder, -1, token_id)
+"""
 MEANINGS = {
-    "a request's parameters are checked with the speculation that serves it": (
-        "sampling_params",
-        "self._validate_spec_decode(speculative_config)",
-    ),
-    "what V2 lacks is refused, where V2 is asked for": (
-        "config.vllm",
-        "Model Runner V2 does not yet support: {",
-    ),
-    "the cache gets what is free of all that was taken since a worker began": (
-        "utils.mem_utils",
-        "result.non_kv_cache_memory = result.total_consumed + result.transient_peak_headroom",
-    ),
-    "warming up goes through the worker's functions": (
-        "v1.worker.gpu_worker",
-        "self.model_runner, self.execute_model, self.sample_tokens",
-    ),
-    "what sleeps is what a runner loads": (
-        "v1.worker.gpu_worker",
-        'self._maybe_get_memory_pool_context(tag="weights"),\n            set_current_vllm_config(',
-    ),
-    "logits are scaled behind their soft cap": (
-        "model_executor.layers.logits_processor",
-        "logits = logits * self.soft_cap\n\n            if self.scale != 1.0:",
-    ),
-    "EAGLE-3's own tokens are offsets": (
-        "model_executor.models.llama_eagle3",
-        "targets = base + self.draft_id_to_target_id",
-    ),
-    "the head inside a layer reads states behind its norm": (
-        "model_executor.models.deepseek_mtp",
-        "mtp_layer.shared_head.head, mtp_layer.shared_head(hidden_states)",
-    ),
-    "V1 samples with the computed tokens of the step's beginning": (
-        "v1.worker.gpu_model_runner",
-        "self.input_batch.num_computed_tokens_cpu[req_index] = num_computed_tokens",
-    ),
-    "V1 takes logits from outside of what a graph holds": (
-        "v1.worker.gpu_model_runner",
-        "logits = self.model.compute_logits(sample_hidden_states)",
-    ),
-    "V1 drops what is drawn before all of a request's tokens are read": (
-        "v1.worker.gpu_model_runner",
-        "self.optimistic_seq_lens_cpu[:num_reqs].numpy() < num_tokens_np",
-    ),
-    "and knows of as many tokens": (
-        "v1.worker.gpu_input_batch",
-        "self.num_tokens_no_spec[req_index] = request.num_tokens",
-    ),
-    "V1 has a row of logits for each draft and one more": (
-        "v1.worker.gpu_model_runner",
-        "num_sampled_tokens = num_draft_tokens + 1",
-    ),
-    "V1 samples once a step, after the grammar": (
-        "v1.worker.gpu_model_runner",
-        "sampler_output = self._sample(logits, spec_decode_metadata)",
-    ),
-    "a request that was preempted is one of the resumed": (
-        "v1.worker.gpu_model_runner",
-        "resumed_from_preemption = req_id in req_data.resumed_req_ids",
-    ),
-    "a step that says that it has no grammar has none": (
-        "v1.core.sched.scheduler",
-        "if not scheduler_output.has_structured_output_requests:\n            return None",
-    ),
-    "a drafter is called by names": (
-        "v1.spec_decode.llm_base_proposer",
-        '"input_ids": input_ids,',
-    ),
-    "and in V2": (
-        "v1.worker.gpu.spec_decode.standalone_ar.speculator",
-        "input_ids=input_ids,",
-    ),
-    "tokens are mapped for a drafter where it says so": (
-        "v1.spec_decode.llm_base_proposer",
-        "if self.use_heterogeneous_vocab:",
-    ),
-    "a slot is known by its request": (
-        "v1.worker.gpu.model_runner",
-        "map(self.req_states.req_id_to_index.__getitem__, req_ids)",
-    ),
-    "a request has as many drafts as were scheduled": (
-        "v1.worker.gpu.model_runner",
-        "(len(draft_tokens.get(req_id, ())) for req_id in req_ids)",
-    ),
-    "drafts are taken before the step that compares them samples": (
-        "v1.engine.core",
-        "self.scheduler.update_draft_token_ids_in_output(",
-    ),
-    "the row of the first draft that a grammar cut has the grammar's mask": (
-        "v1.structured_output",
-        "if token == -1:\n                        seen_padding = True",
-    ),
-    "drafts that come too late to be compared are -1": (
-        "v1.worker.gpu.spec_decode.utils",
-        "[[-1] * self.num_draft_tokens for _ in self.req_ids]",
-    ),
-    "those that a grammar cut are -1, and what was drawn is handed over, too": (
-        "v1.worker.gpu.spec_decode.rejection_sampler",
-        "verify_draft_sampled = draft_sampled.masked_fill(invalid_drafts, -1)",
-    ),
-    "the rows of a piece are those of its requests": (
-        "v1.worker.gpu.spec_decode.rejection_sampler",
-        "input_batch.idx_mapping_np[start:end]",
-    ),
-    "a sampler is called by position": (
-        "v1.worker.gpu.sample.sampler",
-        "seq_lens_upper_bound_np,\n            return_logprobs=logprobs_dims is not None,",
-    ),
-    "no top-k is the size of the vocabulary, and no top-p is 1": (
-        "v1.worker.gpu.sample.states",
-        "self.top_k.np.fill(self.vocab_size)",
-    ),
-    "all tokens of a request are counted": (
-        "v1.worker.gpu.states",
-        "# total_len = prompt_len + output_len. It grows as the request progresses.",
-    ),
-    "a request's slot in a padded graph is -1": (
-        "v1.worker.gpu.spec_decode.speculator",
-        "self.idx_mapping[num_reqs:].fill_(-1)",
-    ),
-    "a block drafter's rows lie request by request, and its positions are one less": (
-        "v1.worker.gpu.spec_decode.dflash.speculator",
-        "self.sample_pos[:num_sample] - 1",
-    ),
-    "what is drafted before a prompt's end is -1": (
-        "v1.worker.gpu.spec_decode.rejection_sampler",
-        "token_id = tl.where(is_placeholder, -1, token_id)",
-    ),
+    meaning: found.split(": ", 1)
+    for meaning, found in re.findall(r"^(\S.*)\n +(.*)$", _MEANINGS, re.MULTILINE)
 }
 
 
@@ -243,7 +209,7 @@ MEANINGS = {
 @pytest.mark.parametrize("meaning", MEANINGS)
 def test_what_we_are_given_means_what_it_meant(meaning: str, version: str) -> None:
     module, part = MEANINGS[meaning]
-    assert part in (_source(version)(f"vllm.{module}") or "")
+    assert part in " ".join((_source(version)(f"vllm.{module}") or "").split())
 
 
 def test_what_is_installed_is_tested() -> None:

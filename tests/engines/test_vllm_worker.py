@@ -24,7 +24,7 @@ from tests.gpu.steps import FOLDER, NAMES, differing, recording, replayed
 
 from .drafters import KINDS
 from .engine import DRAFTS, WORKER, Engine, speculation
-from .exact import Joint, joint_of_words, p_value
+from .exact import Joint, Words
 from .interpreter import V2
 from .jobs import (
     ASKED,
@@ -256,8 +256,8 @@ def test_a_grammar_gives_the_distribution_of_the_target_among_its_words(
     engine.use(drafters / "virtual-25")
     drawn = engine.tokens([PROMPTS[7]] * SAMPLES, with_grammar(1.0))
     for temperature, right in ((1.0, True), (2.0, False)):  # the second is a control
-        expected = joint_of_words(PROMPTS[7], WORDS, 3, temperature)
-        assert (p_value(expected, drawn) > FALSE_ALARM) == right
+        expected = Joint(PROMPTS[7], 3, temperature, allowed=Words(WORDS).allowed)
+        assert (expected.p_value(drawn) > FALSE_ALARM) == right
 
 
 @pytest.mark.parametrize("name", [None, "virtual-eagle3", "virtual-dynamic-eagle3"])

@@ -4,7 +4,8 @@
 
 Each command takes at most 540 seconds. It needs torch with CUDA, nvcc, ninja, pytest and numpy,
 and no network. After every part DIR/gpu-COMMAND.tar.gz has all results and logs so far.
-Part engine also makes steps of a real vLLM again, if `make test-vllm` has written build/engines.
+Part engine reads build/engines, which `make test-vllm` writes: steps of a real vLLM, which are made
+again, and vLLM's kernels, between which ours run where there is no vLLM.
 tests/gpu/test_nvrtc.py, which builds once more and needs CuPy, is run by its name.
 Exit status: 0, 1 if a part failed, 2 if there is no GPU.
 """
@@ -27,7 +28,9 @@ PYTEST = f"{sys.executable} -m pytest -q -p no:cacheprovider"
 # What the tests compare with is computed on the CPU: ten minutes in one process.
 SPREAD = f"-n {min(8, os.cpu_count() or 1)} --dist worksteal" if find_spec("xdist") else ""
 GRAPHS = "tests/gpu/test_graphs.py tests/gpu/test_streams.py"
-ENGINE = "tests/gpu/test_serving.py tests/gpu/test_recorded_steps.py"
+ENGINE = " ".join(
+    f"tests/gpu/test_{each}.py" for each in ("serving", "recorded_steps", "engine_step")
+)
 SUITES = (
     "tests/gpu tests/operators tests/proof/statistics/test_one_position.py "
     "tests/decoding/test_every_proposer.py "
@@ -54,8 +57,8 @@ COMMANDS: dict[str, dict[str, tuple[int, str]]] = {
         "build": (120, f"{sys.executable} setup.py build_ext --inplace "
                   f"--build-temp={BUILD}/temp --build-lib={BUILD}/lib"),
         "graphs": (60, f"{PYTEST} {GRAPHS}"),
-        "engine": (30, f"{PYTEST} {ENGINE}"),
-        "tests": (330, f"{PYTEST} {SPREAD} -m 'gpu and not night' {SUITES}"),
+        "engine": (60, f"{PYTEST} {ENGINE}"),
+        "tests": (300, f"{PYTEST} {SPREAD} -m 'gpu and not night' {SUITES}"),
     },
     "sanitize": {
         f"planted-{tool}": (40, f"{SANITIZER.format(tool)} --planted {tool}") for tool in PLANTED
@@ -68,8 +71,10 @@ COMMANDS: dict[str, dict[str, tuple[int, str]]] = {
                   "flashinfer vllm vllm-v2 sglang-chain sglang-target-only cupy"),
         "end-to-end": (60, f"{sys.executable} -m studies.end_to_end --device cuda --size serving "
                        f"--output {OUT}/end_to_end.json"),
-        "kernels": (100, f"profiling/nsight/ncu.sh {OUT}/ncu"),
-        "timeline": (60, f"{sys.executable} -m profiling.nsight.torch_profile --device cuda "
+        "engine": (40, f"{sys.executable} -m tests.gpu.engine --device cuda "
+                   f"--output {OUT}/engine.json"),
+        "kernels": (80, f"profiling/nsight/ncu.sh {OUT}/ncu"),
+        "timeline": (50, f"{sys.executable} -m profiling.nsight.torch_profile --device cuda "
                      f"--batch 8 --output {OUT}/timeline"),
         "nsys": (60, f"profiling/nsight/nsys.sh {OUT}/nsys --batch 8"),
     },

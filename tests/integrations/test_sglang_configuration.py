@@ -19,9 +19,9 @@ from rdk_cuda.integrations.sglang import plugin
 from rdk_cuda.integrations.sglang.drafting import DraftWorker
 from rdk_cuda.integrations.sglang.server_options import (
     ALGORITHMS,
-    Asked,
     UnsupportedConfigurationError,
-    asked_for,
+    calibrated_directory,
+    is_asked_for,
     refuse_unsupported,
 )
 
@@ -53,14 +53,12 @@ def test_it_is_asked_for_by_a_directory(tmp_path: Path) -> None:
     drafter = tmp_path / "drafter"
     drafter.mkdir()
     (tmp_path / "map.pt").touch()
-    assert asked_for(options()) is None
-    assert asked_for(options(speculative_token_map=str(tmp_path / "map.pt"))) is None
-    assert asked_for(options(speculative_token_map="someone/model/map.pt")) is None
-    paths = {"speculative_draft_model_path": str(drafter)}
-    asked = asked_for(options(speculative_token_map=str(tmp_path), **paths))
-    assert asked == Asked(tmp_path)
-    own = asked_for(options(speculative_token_map=f"{tmp_path}/./drafter", **paths))
-    assert own == Asked(None)
+    for other in (None, str(tmp_path / "map.pt"), "someone/model/map.pt"):
+        assert not is_asked_for(options(speculative_token_map=other))
+    for named, directory in ((str(tmp_path), tmp_path), (f"{tmp_path}/./drafter", None)):
+        paths = {"speculative_draft_model_path": str(drafter), "speculative_token_map": named}
+        assert is_asked_for(options(**paths))
+        assert calibrated_directory(options(**paths)) == directory
 
 
 @pytest.mark.parametrize(
@@ -208,28 +206,26 @@ def test_an_unknown_version_is_refused_where_sglang_stops(
 
 
 def test_another_directory_is_refused(registered: Any, tmp_path: Path) -> None:
-    (tmp_path / "calibration.json").unlink()
+    given = options(speculative_token_map=str(tmp_path))
+    (tmp_path / "calibration.json").rename(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match=r"has no calibration\.json"):
-        settled(registered, options(speculative_token_map=str(tmp_path)))
-
-
-def test_a_drafter_with_another_tokenizer_is_refused(registered: Any, tmp_path: Path) -> None:
+        settled(registered, given)
     (tmp_path / "affinity.safetensors").touch()
     with pytest.raises(UnsupportedConfigurationError, match="has another tokenizer; serve it with"):
-        settled(registered, options(speculative_token_map=str(tmp_path)))
+        settled(registered, given)
 
 
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"dynamic_tokens": object()}, "dynamic tokens.*--dynamic 0"),
+        ({"bias": torch.zeros(3)}, "has a bias"),
+    ],
+)
 def test_dynamic_tokens_and_biases_are_refused(
-    registered: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registered: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: Any, said: str
 ) -> None:
-    given = options(speculative_token_map=str(tmp_path))
-    own = pruned()
-    for name, value, found in (
-        ("dynamic_tokens", object(), "dynamic tokens.*--dynamic 0"),
-        ("bias", torch.zeros(3), "has a bias"),
-    ):
-        parts = {"dynamic_tokens": None, "bias": None, "affinity": own.affinity} | {name: value}
-        drafter = SimpleNamespace(**parts)
-        monkeypatch.setattr(plugin, "load_pruned", lambda *_, drafter=drafter: (drafter, {}))
-        with pytest.raises(UnsupportedConfigurationError, match=found):
-            settled(registered, given)
+    drafter = SimpleNamespace(**{"dynamic_tokens": None, "bias": None} | part)
+    monkeypatch.setattr(plugin, "load_pruned", lambda *_: (drafter, {}))
+    with pytest.raises(UnsupportedConfigurationError, match=said):
+        settled(registered, options(speculative_token_map=str(tmp_path)))

@@ -75,92 +75,71 @@ def configuration(**changes: Any) -> SimpleNamespace:
     return SimpleNamespace(**made)
 
 
-@pytest.mark.parametrize("v2", [False, True])
-@pytest.mark.parametrize("method", ["draft_model", "eagle3"])
-def test_what_is_supported_is_not_refused(method: str, v2: bool) -> None:
-    """Model runner V2 needs async scheduling, and V1 none."""
-    given = {"speculative_config__method": method, "scheduler_config__async_scheduling": v2}
-    refuse_unsupported(configuration(**given), v2, budgets_are_refused=True)
+def own(**options: Any) -> dict[str, Any]:
+    return {"additional_config": {"rdk_cuda": options}}
 
 
-@pytest.mark.parametrize("v2", [False, True])
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("speculative_config", None, "there is no --speculative-config"),
-        ("speculative_config__method", "ngram", "the method is 'ngram'; needs one of draft_model"),
-        ("speculative_config__parallel_drafting", True, "parallel_drafting"),
-        ("speculative_config__disable_padded_drafter_batch", True, "disable_padded_drafter_batch"),
-        ("speculative_config__rejection_sample_method", "block", "'block', which rdk::verify"),
-        ("parallel_config__pipeline_parallel_size", 2, "pipeline_parallel_size is 2, which drafts"),
-        ("parallel_config__data_parallel_size", 2, "data_parallel_size is 2"),
-        ("parallel_config__prefill_context_parallel_size", 2, "prefill_context_parallel_size"),
-    ],
-)
-def test_what_is_not_supported_is_refused(name: str, value: Any, said: str, v2: bool) -> None:
-    given = {"scheduler_config__async_scheduling": v2, name: value}
-    with pytest.raises(UnsupportedConfigurationError, match=said) as refused:
-        refuse_unsupported(
-            configuration(**given), uses_v2_model_runner=v2, budgets_are_refused=True
+SERVED: list[dict[str, Any]] = [
+    *({"speculative_config__method": method} for method in ("draft_model", "eagle3")),
+    {"reasoning_config": object()},
+]
+IN_V1, IN_V2 = (False,), (True,)
+REFUSED: list[tuple[tuple[bool, ...], dict[str, Any], str]] = [
+    *(
+        ((False, True), given, said)
+        for given, said in (
+            ({"speculative_config": None}, "there is no --speculative-config"),
+            ({"speculative_config__method": "ngram"}, "'ngram'; needs one of draft_model"),
+            ({"speculative_config__parallel_drafting": True}, "parallel_drafting"),
+            ({"speculative_config__disable_padded_drafter_batch": True}, "disable_padded_drafter"),
+            ({"speculative_config__rejection_sample_method": "block"}, "'block', which rdk::ver"),
+            ({"parallel_config__pipeline_parallel_size": 2}, "parallel_size is 2, which drafts"),
+            ({"parallel_config__data_parallel_size": 2}, "data_parallel_size is 2"),
+            ({"parallel_config__prefill_context_parallel_size": 2}, "prefill_context_parallel"),
         )
+    ),
+    (IN_V1, {"scheduler_config__async_scheduling": True}, "add --no-async-scheduling"),
+    (IN_V1, {**own(verify_on_shards=True), "lora_config": object()}, "LoRA adapters need whole"),
+    (IN_V1, own(verify_on_shards=True, verification="block"), "verify_on_shards is by token"),
+    (IN_V2, {"scheduler_config__async_scheduling": False}, "leave out --no-async-scheduling"),
+    (IN_V2, {"speculative_config__draft_sample_method": "probabilistic"}, "is 'probabilistic'"),
+    (IN_V2, {"speculative_config__enable_adaptive_verification": True}, "adaptive_verification"),
+    (IN_V2, {"speculative_config__use_local_argmax_reduction": True}, "argmax_reduction"),
+    (IN_V2, {"speculative_config__draft_lm_head_quantization": "fp8"}, "lm_head_quantization"),
+    (IN_V2, own(compare_ranks=True), "add --enforce-eager"),
+    (IN_V2, own(verify_on_shards=True), "batch-sharded-sampling"),
+    (IN_V2, {"lora_config": object()}, "with LoRA .* set VLLM_USE_V2_MODEL_RUNNER=0"),
+    (IN_V2, {"watermark_config": object()}, "watermark"),
+]
+
+
+def refuse(v2: bool, budgets_are_refused: bool = True, **given: Any) -> None:
+    """Model runner V2 needs async scheduling, and V1 none."""
+    changes = {"scheduler_config__async_scheduling": v2} | given
+    refuse_unsupported(configuration(**changes), v2, budgets_are_refused)
+
+
+def test_what_is_supported_is_not_refused() -> None:
+    for given in SERVED:
+        for v2 in (False, True):
+            refuse(v2, **given)
+    refuse(False, **own(verify_on_shards=True))
+    refuse(True, **own(compare_ranks=True), model_config__enforce_eager=True)  # nothing in graphs
+
+
+@pytest.mark.parametrize(
+    ("v2", "given", "said"), [(v2, *others) for runners, *others in REFUSED for v2 in runners]
+)
+def test_what_is_not_supported_is_refused(v2: bool, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedConfigurationError, match=said) as refused:
+        refuse(v2, **given)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("v2", [False, True])
 def test_a_reasoning_parser_is_served_where_thinking_budgets_are_refused(v2: bool) -> None:
-    given = {"scheduler_config__async_scheduling": v2, "reasoning_config": object()}
-    refuse_unsupported(configuration(**given), v2, budgets_are_refused=True)
     with pytest.raises(UnsupportedConfigurationError, match="name rdk_cuda in VLLM_PLUGINS"):
-        refuse_unsupported(configuration(**given), v2, budgets_are_refused=False)
-
-
-def test_model_runner_v1_is_refused_with_async_scheduling() -> None:
-    given = configuration(scheduler_config__async_scheduling=True)
-    with pytest.raises(UnsupportedConfigurationError, match="add --no-async-scheduling"):
-        refuse_unsupported(given, False, budgets_are_refused=True)
-
-
-def test_shards_are_verified_by_token_in_model_runner_v1() -> None:
-    own: dict[str, object] = {"verify_on_shards": True}
-    refuse_unsupported(configuration(additional_config={"rdk_cuda": own}), False, True)
-    given = {"additional_config": {"rdk_cuda": own}, "lora_config": object()}
-    with pytest.raises(UnsupportedConfigurationError, match="LoRA adapters need whole rows"):
-        refuse_unsupported(configuration(**given), False, True)
-    own["verification"] = "block"
-    with pytest.raises(UnsupportedConfigurationError, match="verify_on_shards is by token"):
-        refuse_unsupported(configuration(additional_config={"rdk_cuda": own}), False, True)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("scheduler_config__async_scheduling", False, "leave out --no-async-scheduling"),
-        ("speculative_config__draft_sample_method", "probabilistic", "is 'probabilistic'"),
-        ("speculative_config__enable_adaptive_verification", True, "adaptive_verification"),
-        ("speculative_config__use_local_argmax_reduction", True, "argmax_reduction"),
-        ("speculative_config__draft_lm_head_quantization", "fp8", "draft_lm_head_quantization"),
-        ("additional_config", {"rdk_cuda": {"compare_ranks": True}}, "add --enforce-eager"),
-        ("additional_config", {"rdk_cuda": {"verify_on_shards": True}}, "batch-sharded-sampling"),
-        ("lora_config", object(), "with LoRA .* set VLLM_USE_V2_MODEL_RUNNER=0"),
-        ("watermark_config", object(), "watermark"),
-    ],
-)
-def test_what_model_runner_v2_cannot_do_is_refused(name: str, value: Any, said: str) -> None:
-    given = {"scheduler_config__async_scheduling": True, name: value}
-    with pytest.raises(UnsupportedConfigurationError, match=said) as refused:
-        refuse_unsupported(
-            configuration(**given), uses_v2_model_runner=True, budgets_are_refused=True
-        )
-    assert "\n" not in str(refused.value)
-
-
-def test_ranks_are_compared_where_nothing_is_in_cuda_graphs() -> None:
-    given = {
-        "additional_config": {"rdk_cuda": {"compare_ranks": True}},
-        "scheduler_config__async_scheduling": True,
-        "model_config__enforce_eager": True,
-    }
-    refuse_unsupported(configuration(**given), True, budgets_are_refused=True)
+        refuse(v2, budgets_are_refused=False, reasoning_config=object())
 
 
 @pytest.mark.parametrize(("asked", "is_so"), [(True, False), (False, True)])
@@ -175,12 +154,12 @@ def test_vllm_maps_tokens_if_and_only_if_the_drafter_has_others(asked: bool, is_
 def test_the_options_are_those_of_additional_config() -> None:
     assert options(configuration()) == WorkerOptions(None, "token")
     assert options(configuration(additional_config={"other": 1})) == WorkerOptions(None, "token")
-    own = {"rdk_cuda": {"drafter": "somewhere"}}
-    assert options(configuration(additional_config=own)) == WorkerOptions("somewhere", "token")
-    own = {"rdk_cuda": {"verification": "block", "compare_ranks": True}}
-    assert options(configuration(additional_config=own)) == WorkerOptions(None, "block", True)
-    own = {"rdk_cuda": {"verify_on_shards": True}}
-    assert options(configuration(additional_config=own)) == WorkerOptions(verify_on_shards=True)
+    for given in (
+        {"drafter": "somewhere"},
+        {"verification": "block", "compare_ranks": True},
+        {"verify_on_shards": True},
+    ):
+        assert options(configuration(**own(**given))) == WorkerOptions(**given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("key", ["rdk-cuda", "RDK_CUDA", "rdkcuda", "rdk", "rkd_cuda", "drafter"])
@@ -192,7 +171,7 @@ def test_a_key_that_is_nearly_ours_is_refused_by_name(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "own",
+    "given",
     [
         "somewhere",
         {"drafer": "somewhere"},
@@ -203,6 +182,6 @@ def test_a_key_that_is_nearly_ours_is_refused_by_name(key: str) -> None:
         {"verify_on_shards": "yes"},
     ],
 )
-def test_anything_else_under_its_key_is_refused(own: Any) -> None:
+def test_anything_else_under_its_key_is_refused(given: Any) -> None:
     with pytest.raises(UnsupportedConfigurationError, match=r"needs .*drafter.*DIR"):
-        options(configuration(additional_config={"rdk_cuda": own}))
+        options(configuration(additional_config={"rdk_cuda": given}))

@@ -17,22 +17,11 @@ from studies.vllm_bookkeeping import Running
 PADDING = 999
 
 
-@pytest.mark.parametrize(("context", "window"), [(40, 8), (40, 256), (3, 1)])
-def test_contexts_are_the_last_tokens_of_each_request(context: int, window: int) -> None:
-    recent = RecentTokens(Vocabulary([0], target_size=900), width=window, window=window)
-    for seed in range(3):
-        running = Running(9, context, seed)
-        for drafted, contexts in enumerate(running.step(window)):
-            assert len(contexts) == 9
-            found = [[token for token in row if token >= 0] for row in recent(contexts).tolist()]
-            lately = [tokens[: -window - 1 : -1] for tokens in running.lists(drafted)]
-            assert found == [[*dict.fromkeys(t for t in row if t)] for row in lately]
-
-
-def test_what_sources_offer_is_what_they_offer_for_whole_sequences() -> None:
-    """To the bit, also where a window is cut at its first token."""
+@pytest.mark.parametrize("context", [3, 400])
+def test_what_sources_offer_is_what_they_offer_for_whole_sequences(context: int) -> None:
+    """To the bit, also where a window is cut at its first token, or is longer than the context."""
     vocabulary = Vocabulary(range(0, 900, 3), target_size=900)
-    running = Running(64, 400)
+    running = Running(64, context)
     offsets = torch.arange(901, dtype=torch.int32)
     table = SuccessorTable(offsets, torch.arange(900, dtype=torch.int32).flip(0), width=4)
     for source in (
@@ -47,7 +36,7 @@ def test_what_sources_offer_is_what_they_offer_for_whole_sequences() -> None:
             if isinstance(source, RecentTokens):
                 # A control: one token less is another result.
                 fewer = dataclasses.replace(contexts, window=window - 1)
-                assert not torch.equal(source(fewer), source(whole))
+                assert torch.equal(source(fewer), source(whole)) == (context < window)
 
 
 def test_outputs_are_what_follows_each_prompt() -> None:
@@ -60,6 +49,13 @@ def test_outputs_are_what_follows_each_prompt() -> None:
     outputs = running.requests.outputs(PADDING)
     longest = max(map(len, expected))
     assert outputs.tolist() == [own + [PADDING] * (longest - len(own)) for own in expected]
+
+
+def test_drafts_begin_behind_what_the_step_has_decided() -> None:
+    requests = Running(3, 10).requests
+    requests.begin_step(dict.fromkeys(requests.ids, 2), has_grammar=False)
+    requests.decide(torch.tensor([[0, 5], [0, -1], [7, 0]]), torch.tensor([3, 9, 1]))
+    assert requests.first().tolist() == [5, 10, 3]
 
 
 def test_seeds_are_made_once_for_each_step_and_follow_the_batch() -> None:

@@ -23,9 +23,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..._ops.inputs import check_shape
+from ..._ops.inputs import check_tensor
 from ...functional import Method
-from ..draft_arena import DraftArena, check_layout
+from ..draft_arena import DraftArena
 
 
 class ChainVerified(NamedTuple):
@@ -91,7 +91,7 @@ def verify_chain(
             probabilities by the first two, and ignores min-p where it speculates.
 
     Raises:
-        ValueError, RuntimeError: naming the argument that does not fit.
+        ValueError, RuntimeError: naming the argument that does not fit, or that of `rdk::verify`.
 
     Example:
         >>> import torch
@@ -106,25 +106,10 @@ accept_index=tensor([[ 0,  1, -1]], dtype=torch.int32), \
 num_correct_drafts=tensor([1], dtype=torch.int32))
     """
     name = "rdk_cuda.integrations.sglang.verify_chain"
-    check_shape(f"{name}: candidates", candidates, "bs", "draft_token_num")
+    check_tensor(f"{name}: candidates", candidates, "integers", "bs", "draft_token_num")
     requests, nodes = candidates.shape
-    slots, target_size = req_pool_indices, arena.affinity.target_size
-    check_layout(
-        name,
-        arena.device,
-        integers={
-            "candidates": (candidates, (requests, nodes)),
-            "retrieve_index": (retrieve_index, (requests, nodes)),
-            "seq_lens": (seq_lens, (requests,)),
-            "top_ks": (top_ks, (requests,)),
-            "sampling_seed": (sampling_seed, (requests,)),
-            "req_pool_indices": (seq_lens if slots is None else slots, (requests,)),
-        },
-        floats={
-            "next_token_logits": (next_token_logits, (requests * nodes, target_size)),
-            "temperatures": (temperatures.flatten(), (requests,)),
-        },
-    )
+    check_tensor(f"{name}: retrieve_index", retrieve_index, "integers", requests, nodes)
+    slots = req_pool_indices
     offsets = torch.arange(requests + 1, dtype=torch.int32, device=arena.device) * (nodes - 1)
     places = torch.arange(nodes - 1, device=arena.device)
     rows = None if slots is None else arena.row_of(slots[:, None], places).flatten().int()

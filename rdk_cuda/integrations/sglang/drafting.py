@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,19 +26,6 @@ from .server_options import UnsupportedConfigurationError
 
 _Original = Callable[..., Any]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-class _Drafting(NamedTuple):
-    """For whom the worker drafts: `[bs]` each, slots and `seq_lens`."""
-
-    slots: Tensor
-    lengths: Tensor
-
-
-class _Head(torch.nn.Module):
-    def __init__(self, weight: Tensor) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(weight, requires_grad=False)
 
 
 class DraftWorker:
@@ -56,7 +43,8 @@ class DraftWorker:
 
     def __init__(self, calibrated: PrunedDrafter | None, method: Method = "token") -> None:
         self._calibrated, self.method = calibrated, method
-        self._drafting: _Drafting | None = None
+        # For whom it drafts: `[bs]` each, slots and `seq_lens`.
+        self._drafting: tuple[Tensor, Tensor] | None = None
         self._first: tuple[Tensor, Tensor, Tensor] | None = None
 
     def init_token_map(self, original: _Original, worker: Any) -> None:
@@ -102,7 +90,9 @@ class DraftWorker:
             raise UnsupportedConfigurationError(
                 f"the calibrated drafter has [V_t, d] = {got}; the served models have {needs}"
             )
-        model.lm_head = _Head(drafter.weight.to(weight.device))
+        rows = drafter.weight.to(weight.device)
+        model.lm_head = torch.nn.Module()
+        model.lm_head.weight = torch.nn.Parameter(rows, requires_grad=False)
         model.logits_processor.vocab_size = drafter.affinity.draft_size
         return drafter.affinity.to(weight.device)
 
@@ -115,17 +105,15 @@ class DraftWorker:
             runner.buffers.draft_probs = probs.new_zeros(probs.shape[0], 1)
         return original(runner, *arguments, **options)
 
-    def draft_extend_for_prefill(
+    def draft_extend(
         self, original: _Original, worker: Any, batch: Any, *arguments: Any, **options: Any
     ) -> Any:
-        """Wrap SGLang's, which draws by `renorm_draft_probs` and `fast_sample`.
+        """Wrap SGLang's for prefills, which draws by `renorm_draft_probs` and `fast_sample`.
 
-        That for decoding draws by `sample_draft_proposal`.
+        And that for decoding, which draws by `sample_draft_proposal`.
         """
         with self._of(batch.req_pool_indices, batch.seq_lens):
             return original(worker, batch, *arguments, **options)
-
-    draft_extend_for_decode = draft_extend_for_prefill
 
     def draft_forward(self, original: _Original, worker: Any, forward_batch: Any) -> Any:
         """Wrap SGLang's, which draws by `sample_draft_proposal` unless all requests are greedy.
@@ -145,7 +133,7 @@ class DraftWorker:
 
     @contextmanager
     def _of(self, slots: Tensor, lengths: Tensor) -> Iterator[None]:
-        self._drafting = _Drafting(slots, lengths)
+        self._drafting = slots, lengths
         try:
             yield
         finally:
@@ -159,8 +147,7 @@ class DraftWorker:
         use_rejection_sampling: bool,
     ) -> Tensor:
         """Replace SGLang's, at the end of a prefill: return what `fast_sample` then has."""
-        drafting = self._drafting
-        if drafting is None:
+        if self._drafting is None:
             raise RuntimeError(_ELSEWHERE)
         self._first = self.sample_draft_proposal(
             original,
@@ -168,7 +155,7 @@ class DraftWorker:
             sampling_info.temperatures,
             sampling_info.top_ks,
             sampling_seed=sampling_info.sampling_seed,
-            positions=drafting.lengths,
+            positions=self._drafting[1],
         )
         return self._first[0]
 
@@ -204,14 +191,13 @@ class DraftWorker:
             What SGLang calls the proposal, its probability and the token, `[bs, 1]` each; only the
             token says something.
         """
-        drafting = self._drafting
-        if drafting is None or positions is None:
+        if self._drafting is None or positions is None:
             raise RuntimeError(_ELSEWHERE)
         temperature = temperatures.flatten()
         drawn = self.arena.draft(
             next_token_logits,
             draft_step,
-            slots=drafting.slots,
+            slots=self._drafting[0],
             temperature=temperature if top_ks is None else temperatures_of(temperature, top_ks),
             seeds=seeds_of(sampling_seed, positions),
             positions=positions.long() + (1 - draft_step),

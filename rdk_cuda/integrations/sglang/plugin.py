@@ -12,12 +12,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ...drafter import PrunedDrafter
 from ..engine_version import UnknownEngineError, refuse_untested
 from ..huggingface.saved_drafter import load_pruned
 from ..huggingface.text_drafter import is_text_drafter
 from .drafting import DraftWorker
 from .sampling import eagle_sample
-from .server_options import UnsupportedConfigurationError, asked_for, refuse_unsupported
+from .server_options import (
+    UnsupportedConfigurationError,
+    calibrated_directory,
+    is_asked_for,
+    refuse_unsupported,
+)
 
 # tests/engines checks all names that are used of SGLang in its wheel.
 TESTED = ("0.5.23",)
@@ -26,23 +32,23 @@ CREATE_WORKER = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_wo
 """Around this SGLang's process for one rank asks for its worker: where the others are put in."""
 
 _WORKER = "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker"
+_STANDALONE = "sglang.srt.speculative.standalone_worker_v2.StandaloneDraftWorker"
 _UTILS = "sglang.srt.speculative.spec_utils"
+_GRAPHS = "sglang.srt.speculative.eagle_draft_cuda_graph_runner.EAGLEDraftCudaGraphRunner"
 AROUND = {
-    "init_token_map": f"{_WORKER}.init_token_map",
-    "init_eagle_head": f"{_WORKER}.init_lm_head",
-    "init_standalone_head": "sglang.srt.speculative.standalone_worker_v2.StandaloneDraftWorker"
-    ".init_lm_head",
-    "draft_forward": f"{_WORKER}.draft_forward",
-    "draft_extend_for_prefill": f"{_WORKER}._draft_extend_for_prefill",
-    "draft_extend_for_decode": f"{_WORKER}._draft_extend_for_decode",
-    "renorm_draft_probs": f"{_UTILS}.renorm_draft_probs",
-    "fast_sample": f"{_UTILS}.fast_sample",
-    "sample_draft_proposal": f"{_UTILS}.sample_draft_proposal",
-    "capture_one_shape": "sglang.srt.speculative.eagle_draft_cuda_graph_runner"
-    ".EAGLEDraftCudaGraphRunner.capture_one_shape",
-    "eagle_sample": "sglang.srt.speculative.eagle_utils.eagle_sample",
+    f"{_WORKER}.init_token_map": "init_token_map",
+    f"{_WORKER}.init_lm_head": "init_lm_head",
+    f"{_STANDALONE}.init_lm_head": "init_lm_head",
+    f"{_WORKER}.draft_forward": "draft_forward",
+    f"{_WORKER}._draft_extend_for_prefill": "draft_extend",
+    f"{_WORKER}._draft_extend_for_decode": "draft_extend",
+    f"{_UTILS}.renorm_draft_probs": "renorm_draft_probs",
+    f"{_UTILS}.fast_sample": "fast_sample",
+    f"{_UTILS}.sample_draft_proposal": "sample_draft_proposal",
+    f"{_GRAPHS}.capture_one_shape": "capture_one_shape",
 }
-"""The wrapped functions, by the name of the plugin's own."""
+"""The functions that those of `DraftWorker` are wrapped around."""
+EAGLE_SAMPLE = "sglang.srt.speculative.eagle_utils.eagle_sample"
 
 
 def register() -> None:
@@ -64,16 +70,14 @@ def _handle_speculative_decoding(server_args: Any, previous: Callable[[Any], Non
     from sglang.srt.arg_groups.overrides import declare_resolution
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    asked = asked_for(resolving_view(server_args))
-    if asked is None:
+    if not is_asked_for(resolving_view(server_args)):
         previous(server_args)
         return
     refuse_untested("SGLang", ("sglang",), TESTED)
     _refuse_failed({CREATE_WORKER} - HookRegistry._patched)
     previous(server_args)
     refuse_unsupported(resolved_view(server_args))
-    if asked.directory is not None:
-        _calibrated(asked.directory)  # a directory that is not right costs no time
+    _calibrated(resolving_view(server_args))  # a directory that is not right costs no time
     # SGLang then draws drafts by functions that are wrapped. It refuses the option itself for
     # STANDALONE, and for EAGLE3 with a reduced vocabulary.
     declare_resolution(server_args, "rdk_cuda", speculative_use_rejection_sampling=True)
@@ -88,8 +92,7 @@ def _create_worker(original: Callable[..., Any], algorithm: Any, server_args: An
     from sglang.srt.arg_groups.model_override_base import resolving_view
 
     options = resolving_view(server_args)
-    asked = asked_for(options)
-    if asked is not None:
+    if is_asked_for(options):
         refuse_untested("SGLang", ("sglang",), TESTED)
         refuse_unsupported(options)
         if not options.speculative_use_rejection_sampling:
@@ -98,13 +101,15 @@ def _create_worker(original: Callable[..., Any], algorithm: Any, server_args: An
                 "plugin; call sglang.srt.plugins.load_plugins() first, as sglang.launch_server and "
                 "sglang.Engine do"
             )
-        calibrated = None if asked.directory is None else _calibrated(asked.directory)
         by_block = options.speculative_use_block_verification
-        _install(DraftWorker(calibrated, "block" if by_block else "token"))
+        _install(DraftWorker(_calibrated(options), "block" if by_block else "token"))
     return original(algorithm, server_args)
 
 
-def _calibrated(directory: Any) -> Any:
+def _calibrated(options: Any) -> PrunedDrafter | None:
+    directory = calibrated_directory(options)
+    if directory is None:
+        return None
     if is_text_drafter(directory):
         raise UnsupportedConfigurationError(
             f"the drafter in {directory} has another tokenizer; serve it with Generate or vLLM"
@@ -130,16 +135,17 @@ def _install(worker: DraftWorker) -> None:
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    taken = sorted(set(AROUND.values()) & HookRegistry._patched)
-    if taken:
+    hooks = {target: getattr(worker, name) for target, name in AROUND.items()}
+    hooks[EAGLE_SAMPLE] = partial(eagle_sample, worker)
+    if taken := sorted(hooks.keys() & HookRegistry._patched):
         raise UnknownEngineError(
             f"rdk_cuda.integrations.sglang: another plugin has hooks on {', '.join(taken)}; leave "
             "it out with SGLANG_PLUGINS=rdk_cuda"
         )
-    for name, target in AROUND.items():
-        HookRegistry.register(target, _wrapped(worker, name), HookType.AROUND)
+    for target, hook in hooks.items():
+        HookRegistry.register(target, hook, HookType.AROUND)
     HookRegistry.apply_hooks()
-    _refuse_failed(set(AROUND.values()) - HookRegistry._patched)
+    _refuse_failed(hooks.keys() - HookRegistry._patched)
 
 
 def _refuse_failed(targets: set[str]) -> None:
@@ -148,12 +154,3 @@ def _refuse_failed(targets: set[str]) -> None:
             "rdk_cuda.integrations.sglang: SGLang could not apply hooks to "
             f"{', '.join(sorted(targets))}; its log says why"
         )
-
-
-def _wrapped(worker: DraftWorker, name: str) -> Callable[..., Any]:
-    if name == "eagle_sample":
-        return partial(eagle_sample, worker)
-    hook: Callable[..., Any] = getattr(
-        worker, "init_lm_head" if name in ("init_eagle_head", "init_standalone_head") else name
-    )
-    return hook

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 ALGORITHMS = ("STANDALONE", "EAGLE3", "EAGLE")  # the last is what SGLang makes of NEXTN
 
@@ -17,32 +17,23 @@ class UnsupportedConfigurationError(ValueError):
         super().__init__(f"rdk_cuda.integrations.sglang: {said}")
 
 
-class Asked(NamedTuple):
-    """The drafter that `--speculative-token-map` names.
-
-    Attributes:
-        directory: from `python -m rdk_cuda calibrate`; None for the draft model's own head.
-    """
-
-    directory: Path | None
-
-
-def asked_for(options: Any) -> Asked | None:
-    """Say what the plugin is to serve; None where it is not asked for.
-
-    SGLang's own token maps are files. The plugin is asked for by a directory: one that `calibrate`
-    has written, or that of the draft model, whose own head and vocabulary are then kept.
+def is_asked_for(options: Any) -> bool:
+    """Say whether the plugin is to serve. SGLang's own token maps are files, and not directories.
 
     Args:
-        options: SGLang's, of which `speculative_token_map` and `speculative_draft_model_path`.
+        options: SGLang's.
     """
     named = options.speculative_token_map
-    if named is None or not Path(named).is_dir():
-        return None
-    model = options.speculative_draft_model_path
-    if model is not None and Path(model).resolve() == Path(named).resolve():
-        return Asked(None)
-    return Asked(Path(named))
+    return named is not None and Path(named).is_dir()
+
+
+def calibrated_directory(options: Any) -> Path | None:
+    """Return the directory that `calibrate` has written.
+
+    None where it is that of the draft model, whose own head and vocabulary are then kept.
+    """
+    named, model = Path(options.speculative_token_map), options.speculative_draft_model_path
+    return None if model is not None and Path(model).resolve() == named.resolve() else named
 
 
 def refuse_unsupported(options: Any) -> None:

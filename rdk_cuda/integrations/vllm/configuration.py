@@ -25,6 +25,12 @@ _PARALLEL = {
     "prefill_context_parallel_size": "cuts a prompt into pieces",
 }
 
+_NOT_IN_V2 = {
+    "enable_adaptive_verification": "shortens drafts, which is not supported",
+    "use_local_argmax_reduction": "drafts what is likeliest",
+    "draft_lm_head_quantization": "is for vLLM's head, which is not used",  # from 0.33 on
+}
+
 
 class UnsupportedConfigurationError(ValueError):
     """A configuration of vLLM with which a worker of rdk_cuda would not be right."""
@@ -206,12 +212,9 @@ def _unsupported_in_v2(vllm_config: Any) -> Iterator[str]:
             f"draft_sample_method is {speculative.draft_sample_method!r}, for which vLLM keeps "
             "logits of all tokens; leave it out: rdk::draft draws and keeps its own"
         )
-    if speculative.enable_adaptive_verification:
-        yield "enable_adaptive_verification shortens drafts, which is not supported; leave it out"
-    if speculative.use_local_argmax_reduction:
-        yield "use_local_argmax_reduction drafts what is likeliest; leave it out"
-    if getattr(speculative, "draft_lm_head_quantization", None) is not None:  # from 0.33 on
-        yield "draft_lm_head_quantization is for vLLM's head, which is not used; leave it out"
+    for name, does in _NOT_IN_V2.items():
+        if getattr(speculative, name, None):
+            yield f"{name} {does}; leave it out"
     if vllm_config.lora_config is not None:
         yield (
             "with LoRA the model runner V2 takes an adapter of the head for each request and not "

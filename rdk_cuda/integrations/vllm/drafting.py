@@ -24,9 +24,8 @@ class Proposer(DraftHead):
     def _sample_draft_tokens(
         self, hidden_states: Tensor, sampling_metadata: Any
     ) -> tuple[Tensor, None]:
-        temperature, batch = sampling_metadata.temperature, len(self._requests.ids)
-        if temperature is None:
-            temperature = torch.zeros(batch, dtype=torch.float32, device=hidden_states.device)
+        batch = len(self._requests.ids)
+        temperature = self._requests.temperature(sampling_metadata, hidden_states.device)
         if len(hidden_states) == batch:
             return self._drawn(hidden_states, temperature), None
         every = hidden_states.view(batch, -1, hidden_states.shape[-1])  # a block drafter's

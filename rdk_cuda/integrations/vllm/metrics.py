@@ -100,9 +100,9 @@ class Counters:
         if not self.active or not len(drafts):
             return
         kinds, rows = self._kinds[drafts], layout.rows
-        if (named := arena.packed_dynamic_tokens) is not None:
-            own = rows.clamp(0, len(named) - 1) if layout.unknown else rows
-            kinds = kinds.add((named[own] == drafts[:, None]).any(1), alpha=-1)
+        if (named := arena.named) is not None:
+            own = rows.clamp(0, named.shape[1] - 1) if layout.unknown else rows
+            kinds = kinds.add((named.index_select(1, own) == drafts).any(0), alpha=-1)
         if layout.unknown:
             kinds = kinds.where((rows >= 0) | (kinds >= _PUT_BACK), _NONE)
         kinds = kinds.add(num_accepted[layout.request] > layout.place, alpha=_ACCEPTED)

@@ -14,14 +14,13 @@ rejected. And -1 means "nothing was drafted here" to `rdk::verify`, whatever the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ...functional import Method
-from ..draft_arena import DraftArena, check_layout
+from ..draft_arena import DraftArena
 from .metrics import Counters
 
 PLACEHOLDER_TOKEN_ID = -1
@@ -54,18 +53,6 @@ def sample_draft(
     Returns:
         `[num_reqs]` int64 target ids, -1 where a row of logits is no distribution.
     """
-    requests = idx_mapping.shape[0]
-    check_layout(
-        "rdk_cuda.integrations.vllm.sample_draft",
-        arena.device,
-        integers={
-            "positions": (positions, (requests,)),
-            "idx_mapping": (idx_mapping, (requests,)),
-            "seeds": (seeds, tuple(temperature.shape)),
-            "draft_step": (draft_step, (1,) * draft_step.dim()),
-        },
-        floats={"temperature": (temperature, tuple(temperature.shape[:1]))},
-    )
     # Padding and bad data read some slot's, and it is not used.
     slots = idx_mapping.clamp(0, max(temperature.shape[0] - 1, 0))
     return arena.draft(
@@ -78,6 +65,25 @@ def sample_draft(
         dynamic_tokens=dynamic_tokens,
         dynamic_logits=dynamic_logits,
     )
+
+
+class Settings(NamedTuple):
+    """What is the same in all steps of a request: `[num_reqs]` each.
+
+    Attributes:
+        temperature: float32. seeds: int64.
+        rest: float32, what is still to be divided by: 1, or 0 for a greedy request.
+    """
+
+    temperature: Tensor
+    seeds: Tensor
+    rest: Tensor
+
+    @classmethod
+    def of(cls, slots: Tensor, temperature: Tensor, seeds: Tensor) -> Settings:
+        """Look them up, of requests in these slots."""
+        own = temperature[slots]
+        return cls(own, seeds[slots], own.sign())
 
 
 def rejection_sample(
@@ -95,6 +101,7 @@ def rejection_sample(
     method: Method = "token",
     top_k: Tensor | None = None,
     top_p: Tensor | None = None,
+    settings: Settings | None = None,
     counters: Counters | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Do `rejection_sample` of the model runner V2, whose argument names these are.
@@ -116,15 +123,13 @@ def rejection_sample(
         arena: what was drafted from, in the slots of `idx_mapping`, in place of `draft_logits`.
         method: of `rdk_cuda.verify`.
         top_k, top_p: `[num_reqs]`, what the rows are still to be truncated by; None: nothing.
+        settings: of the requests, where they are at hand, of `temperature` and `seed`.
         counters: to which what was verified is added.
 
     Returns:
-        `sampled` `[num_reqs, num_speculative_steps + 1]` int64, with -1 after the last token, and
-        `num_sampled` `[num_reqs]` int32: 1 to `num_speculative_steps + 1` tokens, or fewer where a
-        row of `target_logits` is no distribution.
-
-    Raises:
-        ValueError, RuntimeError: naming the argument that does not fit.
+        `sampled` `[num_reqs, num_speculative_steps + 1]` int64, with -1 after the last token and,
+        where a row of `target_logits` is no distribution, in its place; and `num_sampled`
+        `[num_reqs]` int32, 1 to `num_speculative_steps + 1`.
 
     Example:
         >>> import torch
@@ -139,45 +144,21 @@ def rejection_sample(
         tensor([[ 1,  2,  3],
                 [ 4, -1, -1]])
     """
-    rows, requests = target_logits.shape[0], idx_mapping.shape[0]
-    if rows < requests:
-        raise ValueError(
-            f"rdk_cuda.integrations.vllm.rejection_sample: target_logits has {rows} rows; needs at "
-            f"least one for each of the {requests} requests of idx_mapping"
-        )
-    check_layout(
-        "rdk_cuda.integrations.vllm.rejection_sample",
-        arena.device,
-        integers={
-            "draft_sampled": (draft_sampled, (rows,)),
-            "pos": (pos, (rows,)),
-            "idx_mapping": (idx_mapping, (requests,)),
-            "seed": (seed, tuple(temperature.shape)),
-        },
-        floats={
-            "target_logits": (target_logits, (rows, arena.affinity.target_size)),
-            "temperature": (temperature, tuple(temperature.shape[:1])),
-        },
-    )
+    if settings is None:
+        settings = Settings.of(idx_mapping, temperature, seed)
     ends = np.asarray(cu_num_logits, dtype=np.int64)
-    if ends.shape != (requests + 1,):
-        raise ValueError(
-            f"rdk_cuda.integrations.vllm.rejection_sample: cu_num_logits has shape "
-            f"{[*ends.shape]}; needs [{requests + 1}]"
-        )
     counts = ends[1:] - ends[:-1] - 1  # of each request's rows, the first is no draft
-    inputs = np.arange(counts.sum()) + np.arange(1, requests + 1).repeat(counts)
+    inputs = np.arange(counts.sum()) + np.arange(1, len(ends)).repeat(counts)
     layout = arena.layout(counts, idx_mapping_np, inputs, ends[:-1])
-    scale = temperature[idx_mapping]
     drafts = draft_sampled[layout.more[0]]
     tokens, num_accepted, _ = arena.verify(
         target_logits,
         drafts,
         layout.offsets,
         layout.rows,
-        temperature=scale.sign(),  # the logits have been divided by it
-        draft_temperature=scale,
-        seeds=seed[idx_mapping],
+        temperature=settings.rest,
+        draft_temperature=settings.temperature,
+        seeds=settings.seeds,
         positions=pos[layout.more[1]].long() + 1,
         max_draft=num_speculative_steps,
         method=method,
@@ -186,4 +167,4 @@ def rejection_sample(
     )
     if counters is not None:
         counters.count(arena, drafts, layout, num_accepted, method)
-    return tokens, (tokens != PLACEHOLDER_TOKEN_ID).sum(1, dtype=torch.int32)
+    return tokens, num_accepted + 1

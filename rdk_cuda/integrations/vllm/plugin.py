@@ -33,6 +33,7 @@ def register() -> None:
     In a vLLM that checks them elsewhere nothing is changed, and it goes on refusing them: vLLM
     calls this whatever its version and worker.
     """
+    from vllm.config import VllmConfig
     from vllm.sampling_params import SamplingParams
 
     own = getattr(SamplingParams, "_validate_spec_decode", None)
@@ -55,25 +56,19 @@ def register() -> None:
 
     _validate_spec_decode.passes_rdk_cuda = True  # type: ignore[attr-defined]
     SamplingParams._validate_spec_decode = _validate_spec_decode
-    _let_other_tokenizers_through()
     serve_metrics()
+    features = getattr(VllmConfig, "_get_v2_model_runner_unsupported_features", None)
+    if features is None:
+        return
+
+    def _get_v2_model_runner_unsupported_features(self: Any) -> list[str]:
+        ours = _is_ours(self.speculative_config)
+        return [found for found in features(self) if not (ours and found == OTHER_TOKENIZERS)]
+
+    VllmConfig._get_v2_model_runner_unsupported_features = _get_v2_model_runner_unsupported_features
 
 
 def _is_ours(speculative_config: Any) -> bool:
     """Whether a worker of this package serves; the draft model's own configuration names none."""
     parallel = getattr(speculative_config, "target_parallel_config", None)
     return str(getattr(parallel, "worker_cls", "")).startswith(_WORKERS)
-
-
-def _let_other_tokenizers_through() -> None:
-    from vllm.config import VllmConfig
-
-    own = getattr(VllmConfig, "_get_v2_model_runner_unsupported_features", None)
-    if own is None:
-        return
-
-    def _get_v2_model_runner_unsupported_features(self: Any) -> list[str]:
-        ours = _is_ours(self.speculative_config)
-        return [found for found in own(self) if not (ours and found == OTHER_TOKENIZERS)]
-
-    VllmConfig._get_v2_model_runner_unsupported_features = _get_v2_model_runner_unsupported_features

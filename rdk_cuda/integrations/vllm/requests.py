@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..._ops.inputs import upload
 from ...dynamic_tokens import KeptContexts
-from ..draft_arena import upload
 
 
 class Requests:
@@ -29,7 +29,7 @@ class Requests:
     """
 
     _decided: tuple[Tensor, Tensor]  # the tokens, and the positions of their first ones
-    _first: tuple[Tensor, Tensor] | None
+    _first: Tensor | None
     _known: Tensor | None = None  # the last tokens before those
 
     def __init__(self, runner: Any, max_scheduled: int, longest_prefill: int) -> None:
@@ -86,6 +86,13 @@ class Requests:
         computed = self.runner.input_batch.num_computed_tokens_cpu[: len(scheduled)]
         return computed + np.array(scheduled) - np.array(num_drafts)
 
+    def temperature(self, sampling: Any, device: torch.device) -> Tensor:
+        """`[B]` float32; vLLM has none where all requests are greedy, and may have more."""
+        own: Tensor | None = sampling.temperature
+        if own is None:
+            return torch.zeros(len(self.ids), dtype=torch.float32, device=device)
+        return own[: len(self.ids)] if len(own) > len(self.ids) else own
+
     def contexts(self, window: int, drafts: Tensor) -> KeptContexts:
         """Say where the last tokens of each request are, `window` of them and more.
 
@@ -105,14 +112,12 @@ class Requests:
         batch, size = self.runner.input_batch, len(self.ids)
         return batch.num_tokens_no_spec[:size] - batch.num_prompt_tokens[:size]
 
-    def outputs(self, padding: int) -> Tensor:
-        """Return `[B, n]` int32, what each request has put out before this step, then `padding`."""
+    def outputs(self, padding: int) -> Any:
+        """`[B, n]` int32 on the host, what each has put out before this step, then `padding`."""
         counts = self.num_outputs()[:, None]
         first = self.runner.input_batch.num_prompt_tokens[: len(counts), None]
         places = np.arange(counts.max())
-        return torch.from_numpy(
-            self._tokens_at(np.where(places < counts, first + places, -1), padding)
-        )
+        return self._tokens_at(np.where(places < counts, first + places, -1), padding)
 
     def _tokens_at(self, places: Any, missing: int) -> Any:
         """`[B, n]` int32, each request's tokens on the host; `missing` where a place is below 0."""
@@ -134,13 +139,9 @@ class Requests:
 
     def first(self) -> Tensor:
         """`[B]` int64, the position of each request's first draft."""
-        return self._after()[1]
-
-    def _after(self) -> tuple[Tensor, Tensor]:
-        """How many tokens the step has decided, and the position that follows."""
         if self._first is None:
-            count = (self._decided[0] >= 0).sum(1)
-            self._first = count, self._decided[1] + count
+            tokens, positions = self._decided
+            self._first = positions + (tokens >= 0).sum(1)
         return self._first
 
     def take_slots(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -13,8 +14,8 @@ from .requests import Requests
 from .target_logits import needs_whole_rows
 
 
-class ShardedLogits:
-    """`compute_logits` of a target in model runner V1, for `"verify_on_shards"`.
+def left_on_shards(model: Any, requests: Requests) -> Callable[[Tensor], Any]:
+    """Make `compute_logits` of a target in model runner V1, for `"verify_on_shards"`.
 
     Only the first call of a step computes what is sampled from. Others are of a prompt's logprobs.
     Where vLLM has wrapped the model for CUDA graphs, this is the wrapper's attribute, which vLLM
@@ -27,25 +28,21 @@ class ShardedLogits:
     Raises:
         UnsupportedConfigurationError: a model that always gathers them.
     """
+    local = getattr(model, "compute_logits_local", None)
+    if local is None:
+        raise UnsupportedConfigurationError(
+            "the target has no compute_logits_local, which "
+            'verify_on_shards needs; leave "verify_on_shards" out'
+        )
+    whole = model.compute_logits
 
-    def __init__(self, model: Any, requests: Requests) -> None:
-        local = getattr(model, "compute_logits_local", None)
-        if local is None:
-            raise UnsupportedConfigurationError(
-                "the target has no compute_logits_local, which "
-                'verify_on_shards needs; leave "verify_on_shards" out'
-            )
-        self._whole, self._local, self._requests = model.compute_logits, local, requests
-
-    def __call__(self, hidden_states: Tensor) -> Any:
-        requests = self._requests
+    def compute_logits(hidden_states: Tensor) -> Any:
         first, requests.may_shard = requests.may_shard, False
         sampling = requests.runner.input_batch.sampling_metadata
-        if (
-            not first
-            or envs.VLLM_COMPUTE_NANS_IN_LOGITS
-            or needs_whole_rows(sampling, requests.params())
-        ):
-            return self._whole(hidden_states)
+        wants_whole = envs.VLLM_COMPUTE_NANS_IN_LOGITS or not first
+        if wants_whole or needs_whole_rows(sampling, requests.params()):
+            return whole(hidden_states)
         requests.group = get_tp_group().device_group
-        return self._local(hidden_states)
+        return local(hidden_states)
+
+    return compute_logits

@@ -23,7 +23,7 @@ from torch import Tensor
 from vllm.model_executor.layers.utils import apply_penalties
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
-from ..draft_arena import upload
+from ..._ops.inputs import upload
 from .requests import Requests
 
 
@@ -61,9 +61,6 @@ class LogitRows:
         """List the rows of these requests: each one's number, its request, and its place there."""
         first = [0, *accumulate(self.counts)]
         return [(first[b] + j, b, j) for b in requests for j in range(self.counts[b])]
-
-
-_LIMITS = torch.int32, torch.float32, torch.float32  # top-k, top-p, min-p
 
 
 class Processed(NamedTuple):
@@ -117,11 +114,7 @@ def processed(
         own = step(own)
     if not limited:
         return Processed(own, temperature)
-    batch = len(rows.counts)
-    limits = tuple(
-        None if limit is None else limit[:batch].to(dtype).contiguous()
-        for limit, dtype in zip(limits, _LIMITS, strict=True)
-    )
+    limits = tuple(None if limit is None else limit[: len(rows.counts)] for limit in limits)
     if not truncate:
         return Processed(own, temperature, *limits)
     return Processed(_truncated(own, limits, temperature, rows), (temperature != 0).float())
@@ -160,7 +153,7 @@ def _limits(
 ) -> tuple[Tensor | None, ...]:
     """Top-k, top-p and min-p; of greedy requests alone, none."""
     if sampling.all_greedy:
-        return (None,) * len(_LIMITS)
+        return None, None, None
     min_p = np.array([own.min_p for own in params], dtype=np.float32)
     return sampling.top_k, sampling.top_p, upload(min_p, device) if min_p.any() else None
 
@@ -242,7 +235,7 @@ def _penalties(sampling: Any, rows: LogitRows, drafts: Tensor, requests: Request
         first = rows.offsets - torch.arange(len(rows.counts), device=logits.device)
         drafted = own[first[:, None] + steps][rows.request]
         drafted = drafted.masked_fill(steps >= rows.place[:, None], padding)
-        before = upload(requests.outputs(padding).numpy(), logits.device)[rows.request]
+        before = upload(requests.outputs(padding), logits.device)[rows.request]
         penalties = (
             sampling.presence_penalties,
             sampling.frequency_penalties,

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 
+from ..._ops.inputs import upload
 from ...functional import Method
-from ..draft_arena import upload
 from .configuration import lists_processed
 from .requests import Requests
 from .target_logits import LogitRows, Processed, processed
@@ -60,14 +60,9 @@ class TokenSampler:
             num_drafts: of each request. drafts: `[N]`, packed, all of them tokens.
             positions: `[B]` on the host, of the tokens that the first rows decide.
         """
-        device, batch = logits.device, len(num_drafts)
-        rows = LogitRows(num_drafts, device)
-        temperature = sampling.temperature
-        if temperature is None:
-            temperature = torch.zeros(batch, dtype=torch.float32, device=device)
-        elif len(temperature) > batch:
-            temperature = temperature[:batch]
+        rows = LogitRows(num_drafts, logits.device)
         requests, params = self.requests, self.requests.params()
+        temperature = requests.temperature(sampling, logits.device)
         target = processed(
             logits, sampling, params, temperature, rows, drafts, requests, self._truncates
         )

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..._ops.inputs import upload
 from ...functional import Method
-from ..draft_arena import upload
 from .drafting_v2 import Speculator
-from .model_runner_v2 import rejection_sample
+from .model_runner_v2 import Settings, rejection_sample
 
 
 class TokenSampler:
@@ -33,6 +33,7 @@ class TokenSampler:
     Attributes:
         num_drafts: of this step, by slot; 0 where there is none.
         compared: the slots whose drafts of this step vLLM has compared with their grammar.
+        settings: slots, and those of their requests; None where a slot has another request now.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class TokenSampler:
         self.truncates = truncates
         self.num_drafts: dict[int, int] = {}
         self.compared: frozenset[int] = frozenset()
+        self.settings: tuple[list[int], Settings] | None = None
 
     def sample(
         self,
@@ -57,7 +59,8 @@ class TokenSampler:
         slots = expanded_idx_mapping, idx_mapping, idx_mapping_np
         processed, *limits = self.constrained(logits, *slots, pos, *others)
         ends = range(len(pos) + 1)
-        tokens, _ = self.decide(processed, pos, ends, pos, idx_mapping, idx_mapping_np, *limits)
+        rows = processed, pos, ends, pos, idx_mapping, idx_mapping_np
+        tokens, _ = self.decide(rows, *limits)
         return tokens[:, 0].contiguous(), processed
 
     def constrained(
@@ -84,36 +87,24 @@ class TokenSampler:
         )
 
     def decide(
-        self,
-        logits: Tensor,
-        draft_sampled: Tensor,
-        cu_num_logits: Any,
-        pos: Tensor,
-        idx_mapping: Tensor,
-        idx_mapping_np: Any,
-        top_k: Tensor | None,
-        top_p: Tensor | None,
+        self, rows: tuple[Any, ...], top_k: Tensor | None, top_p: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        states = self.sampler.sampling_states
+        """Decide a step whose rows are the first arguments of `rejection_sample`."""
+        states, arena = self.sampler.sampling_states, self.speculator.arena
+        idx_mapping, slots = rows[-2], rows[-1].tolist()
+        by_slot = states.temperature.gpu, states.seeds.gpu
+        if self.settings is None or self.settings[0] != slots:
+            self.settings = slots, Settings.of(idx_mapping, *by_slot)
         sampled, num_sampled = rejection_sample(
-            logits,
-            draft_sampled,
-            cu_num_logits,
-            pos,
-            idx_mapping,
-            idx_mapping_np,
-            states.temperature.gpu,
-            states.seeds.gpu,
-            self.speculator.arena.draft_length,
-            self.speculator.arena,
+            *(*rows, *by_slot, arena.draft_length, arena),
             method=self.method,
             top_k=top_k,
             top_p=top_p,
+            settings=self.settings[1],
             counters=self.speculator.counters,
         )
         # A row of NaN has no token, but vLLM needs one. Its own argmax gives some id, too.
-        sampled[:, 0].clamp_(min=0)
-        return sampled, num_sampled.clamp_(min=1)
+        return sampled.clamp_(min=0), num_sampled
 
     def verify(
         self,
@@ -153,10 +144,8 @@ class TokenSampler:
             expanded_local_pos,
             seq_lens_upper_bound_np,
         )
-        decided = self.decide(
-            processed, verify_draft_sampled, ends, pos, idx_mapping, idx_mapping_np, *limits
-        )
-        return processed, *decided
+        rows = processed, verify_draft_sampled, ends, pos, idx_mapping, idx_mapping_np
+        return processed, *self.decide(rows, *limits)
 
     def _put_back(self, logits: Tensor, drawn: Tensor, judged: Tensor, compared: Tensor) -> Tensor:
         """`judged` with the drafts that a grammar has masked in the row before.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any, cast
 
 import vllm
@@ -13,7 +14,7 @@ from vllm.v1.worker.gpu_worker import Worker as EngineGPUWorker
 from ... import __version__
 from ...drafter import PrunedDrafter
 from ..engine_version import refuse_untested
-from ..huggingface.saved_drafter import load_pruned
+from ..huggingface.saved_drafter import SETTINGS, load_pruned, read_settings
 from ..huggingface.text_drafter import is_text_drafter
 from .configuration import (
     TESTED,
@@ -29,7 +30,7 @@ from .drafting_v2 import Speculator, name_aux_layers
 from .metrics import Counters
 from .plugin import NOT_SERVED, registered
 from .requests import Requests
-from .sharded_logits import ShardedLogits
+from .sharded_logits import left_on_shards
 from .token_map import load_token_map
 from .verification import TokenSampler
 from .verification_v2 import TokenSampler as TokenSamplerV2
@@ -76,7 +77,11 @@ class _Serving:
                 _calibrated=calibrated,
             )
         else:
-            self._requests = _serve(runner, config, calibrated)
+            scheduler = config.scheduler_config
+            most = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
+            self._requests = Requests(runner, most, scheduler.long_prefill_token_threshold)
+            own = {"_requests": self._requests, "_calibrated": calibrated}
+            runner.drafter = adopt(runner.drafter, Proposer, **own)
 
     def load_model(self, **kwargs: Any) -> None:
         """Load vLLM's models, give the drafter the small head, and decide in vLLM's place."""
@@ -95,7 +100,7 @@ class _Serving:
             runner._sample = TokenSampler(self._requests, drafting, method).sample
             if self._options.verify_on_shards and config.parallel_config.tensor_parallel_size > 1:
                 self._on_shards = True
-                runner.model.compute_logits = ShardedLogits(runner.model, self._requests)
+                runner.model.compute_logits = left_on_shards(runner.model, self._requests)
         if config.parallel_config.rank == 0:
             _LOGGER.info("%s", self._described())
 
@@ -108,11 +113,14 @@ class _Serving:
         drafter: PrunedDrafter = self._drafting.drafter
         affinity, source = drafter.affinity, cast(Any, drafter.dynamic_tokens)
         virtual = affinity.draft_size - drafter.vocabulary.draft_size
+        made = "the own head of the draft model"
+        if (directory := self._options.drafter) is not None:
+            target = read_settings(Path(directory) / SETTINGS).get("target")
+            made = f"{directory}, calibrated for {target}"
         return (
             f"rdk_cuda {__version__} in vLLM {vllm.__version__} drafts with "
-            f"{self._options.drafter or 'the own head of the draft model'}: {affinity.draft_size} "
-            f"of {affinity.target_size} tokens, {virtual} of them virtual, "
-            f"{0 if source is None else source.width} dynamic ones, verified by "
+            f"{made}: {affinity.draft_size} of {affinity.target_size} tokens, {virtual} of them "
+            f"virtual, {0 if source is None else source.width} dynamic ones, verified by "
             f"{self._options.verification}{' on shards' * self._on_shards}"
         )
 
@@ -135,6 +143,8 @@ class _Serving:
             drafts = scheduler_output.scheduled_spec_decode_tokens
             sampler.num_drafts = {slots[name]: len(own) for name, own in drafts.items()}
             sampler.compared = frozenset()
+            if scheduler_output.scheduled_new_reqs:  # resumed ones, too
+                sampler.settings = None
         return made
 
     def take_draft_token_ids(self) -> Any:
@@ -166,15 +176,6 @@ class GPUWorker(_Serving, EngineGPUWorker):  # type: ignore[misc]
     Raises:
         UnknownEngineError, UnsupportedConfigurationError, SavedDrafterError: as in `CPUWorker`.
     """
-
-
-def _serve(runner: Any, vllm_config: Any, calibrated: Any) -> Requests:
-    scheduler = vllm_config.scheduler_config
-    most = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
-    requests = Requests(runner, most, scheduler.long_prefill_token_threshold)
-    own = {"_requests": requests, "_calibrated": calibrated}
-    runner.drafter = adopt(runner.drafter, Proposer, **own)
-    return requests
 
 
 def adopt(own: Any, ours: type[Any], **attributes: Any) -> Any:

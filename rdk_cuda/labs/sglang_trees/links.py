@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..._ops.inputs import check_shape
-from ...integrations.draft_arena import check_layout
+from ..._ops.inputs import check_tensor
 
 
 def parents_of(retrieve_next_token: Tensor, retrieve_next_sibling: Tensor) -> Tensor:
@@ -34,16 +33,9 @@ def parents_of(retrieve_next_token: Tensor, retrieve_next_sibling: Tensor) -> Te
     """
     shape = tuple(retrieve_next_token.shape)
     name = "rdk_cuda.labs.sglang_trees.parents_of"
-    check_shape(f"{name}: retrieve_next_token", retrieve_next_token, "bs", "draft_token_num")
-    check_layout(
-        name,
-        retrieve_next_token.device,
-        integers={
-            "retrieve_next_token": (retrieve_next_token, shape),
-            "retrieve_next_sibling": (retrieve_next_sibling, shape),
-        },
-        floats={},
-    )
+    needs = "integers", "bs", "draft_token_num"
+    check_tensor(f"{name}: retrieve_next_token", retrieve_next_token, *needs)
+    check_tensor(f"{name}: retrieve_next_sibling", retrieve_next_sibling, "integers", *shape)
     nodes = torch.arange(shape[1], device=retrieve_next_token.device).expand(shape)
 
     def pointing_at(links: Tensor, otherwise: Tensor) -> Tensor:
