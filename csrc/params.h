@@ -9,6 +9,7 @@ namespace rdk {
 // Columns of a softmax are cut into chunks of this many by index; draws are two-level over them
 // (docs/design.md, "Random numbers"). Part of the contract: tokens depend on it.
 constexpr int kChunk = 1024;
+RDK_HOST_DEVICE int64_t chunks_of(int64_t columns) { return (columns + kChunk - 1) / kChunk; }
 
 // Proposals from p before the residual is drawn by a direct pass.
 constexpr int kResidualTries = 32;
@@ -130,6 +131,10 @@ struct DraftRows {
   const float* stats;    // null: computed here
   int64_t stats_width;   // 2 + R, and one more if the drafts were truncated
   const float* temperature;
+
+  RDK_HOST_DEVICE int row(int64_t draft) const {
+    return index != nullptr ? index[draft] : static_cast<int>(draft);
+  }
 };
 
 // Whose log-probabilities verify returns.

@@ -54,6 +54,5 @@ class LogitsRow {
 inline int64_t chunk_count(int64_t size, int64_t chunk) {
   return std::min<int64_t>(kChunk, size - chunk * kChunk);
 }
-inline int64_t chunks_of(int64_t size) { return (size + kChunk - 1) / kChunk; }
 
 }  // namespace rdk::cpu

@@ -55,11 +55,6 @@ class Prefixes {
   }
 
  private:
-  static float next_factor(float mass, float q) {
-    if (mass == 0.0f) return 0.0f;
-    return mass >= q ? 1.0f : mass / q;
-  }
-
   Winner race_directly(int64_t i) {
     const Residual residual(target(i), drafts_[i], factors_[i], threads_);
     const PhiloxWords words = step_.words(place(i), Purpose::kBlock, kResidualTries);

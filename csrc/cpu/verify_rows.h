@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 
+#include "../common/drafts.h"
 #include "redistributed_row.h"
 #include "target_row.h"
 
@@ -18,25 +19,25 @@ class DraftDistribution {
                     const Threads& threads, Softmax* softmax)
       : params_(params),
         token_(token),
-        index_(params.draft_rows.index ? params.draft_rows.index[draft] : draft),
+        index_(params.draft_rows.row(draft)),
         temperature_(params.draft_rows.temperature[sequence]),
         kind_(classify(threads, softmax)) {}
 
-  bool usable() const { return kind_ != Kind::kUnusable; }
+  bool usable() const { return kind_ != DraftKind::kUnusable; }
 
   float q(int64_t token) const {
-    if (kind_ != Kind::kRow) return one_hot(token);
+    if (kind_ != DraftKind::kRow) return one_hot(token);
     return token_q(params_.affinity, *row_, stats_, token);
   }
 
   // q over ranges of tokens: evaluate() after one prepare().
   void prepare(const Threads& threads, RedistributedRow* redistributed) const {
-    if (kind_ == Kind::kRow) {
+    if (kind_ == DraftKind::kRow) {
       redistributed->assign(*row_, stats_, params_.affinity.rank, threads);
     }
   }
   void evaluate(const RedistributedRow& redistributed, int64_t begin, int64_t end, float* q) const {
-    if (kind_ == Kind::kRow) {
+    if (kind_ == DraftKind::kRow) {
       const RedistributedRow* row = &redistributed;
       return RedistributedRow::evaluate(&row, 1, params_.affinity, begin, end, &q);
     }
@@ -44,25 +45,20 @@ class DraftDistribution {
   }
 
  private:
-  enum class Kind { kUnusable, kOneHot, kRow };
-
   float one_hot(int64_t token) const {
-    return kind_ == Kind::kOneHot && token == token_ ? 1.0f : 0.0f;
+    return kind_ == DraftKind::kOneHot && token == token_ ? 1.0f : 0.0f;
   }
 
-  Kind classify(const Threads& threads, Softmax* softmax) {
-    if (token_ < 0 || token_ >= params_.affinity.target_size) return Kind::kUnusable;
-    if (index_ == -1) return Kind::kOneHot;
-    if (index_ < 0 || index_ >= params_.draft_rows.available) return Kind::kUnusable;
-    if (temperature_ == 0.0f) return Kind::kOneHot;
-    if (!usable_temperature(temperature_)) return Kind::kUnusable;
+  DraftKind classify(const Threads& threads, Softmax* softmax) {
+    const DraftKind kind = kind_of_draft(params_, token_, index_, temperature_);
+    if (kind != DraftKind::kRow) return kind;
     row_.emplace(params_.draft, index_, temperature_);
     const int64_t width = 2 + params_.affinity.rank;
     if (params_.draft_rows.stats != nullptr) {
       const float* stats = params_.draft_rows.stats + index_ * params_.draft_rows.stats_width;
       std::copy_n(stats, width, stats_);
       if (params_.draft_rows.stats_width > width) {
-        if (!(stats[width] < kInfinity)) return Kind::kUnusable;
+        if (!(stats[width] < kInfinity)) return DraftKind::kUnusable;
         row_->cut(stats[width]);
       }
     } else {
@@ -70,16 +66,16 @@ class DraftDistribution {
     }
     const bool finite =
         std::all_of(stats_, stats_ + width, [](float value) { return std::isfinite(value); });
-    return finite && stats_[1] > 0.0f ? Kind::kRow : Kind::kUnusable;
+    return finite && stats_[1] > 0.0f ? kind : DraftKind::kUnusable;
   }
 
   const VerifyParams& params_;
   int64_t token_;
-  int64_t index_;
+  int index_;
   float temperature_;
   std::optional<DraftRow> row_;
   float stats_[2 + kMaxRank];
-  Kind kind_;
+  DraftKind kind_;
 };
 
 }  // namespace rdk::cpu

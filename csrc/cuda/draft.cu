@@ -143,21 +143,6 @@ RDK_DEVICE int column_again(const DraftRow<T, C>& row, int chunk, float max, uin
   return draw_in_chunk(z, uniform(word));
 }
 
-template <typename C>
-RDK_DEVICE RowLimits<C> limits_of(const DraftParams& params, int64_t index, float temperature) {
-  return {params.truncation, index,
-          static_cast<int>(params.draft.draft_size + params.draft.dynamic_size), temperature};
-}
-
-// By all threads of the blocks that share a row.
-RDK_DEVICE void meet(int splits) {
-  if (splits > 1) {
-    cluster_barrier();
-  } else {
-    __syncthreads();
-  }
-}
-
 // By a block: its part of a row.
 template <typename T, typename C>
 RDK_DEVICE void draft_part(const DraftLaunch& launch, unsigned char* shared, HeldSums* held) {
@@ -184,7 +169,7 @@ RDK_DEVICE void draft_part(const DraftLaunch& launch, unsigned char* shared, Hel
   bool usable = false;
   const auto ready = [&] {
     facts.load(params, index);
-    const RowLimits<C> limits = limits_of<C>(params, index, facts.temperature);
+    const RowLimits<C> limits(params.truncation, index, params.draft, facts.temperature);
     row.scale = Scale(facts.temperature);
     row.greedy = facts.temperature == 0.0f;
     row.cut = limits.before();
@@ -243,7 +228,7 @@ RDK_DEVICE void draft_part(const DraftLaunch& launch, unsigned char* shared, Hel
   } else if (C::kCuts && clustered ? first_block_of_cluster(launch.splits)
                                    : last_block(launch.tickets + index, launch.splits)) {
     if constexpr (C::kCuts) {
-      const RowLimits<C> limits = limits_of<C>(params, index, facts.temperature);
+      const RowLimits<C> limits(params.truncation, index, params.draft, facts.temperature);
       row.cut = Cut::nothing();
       if (limits.any()) {
         row.cut = limits.before();

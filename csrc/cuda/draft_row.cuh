@@ -78,8 +78,8 @@ struct DraftRow {
   RDK_DEVICE void copy(int chunk, uint4* landing) const {
     if constexpr (C::kPlain) {
       copy_whole_chunk(logits, chunk * kChunk, landing);
-    } else if (chunk < static_chunks()) {
-      copy_chunk(logits, chunk * kChunk, size, landing);
+    } else if constexpr (Logits<T>::kByVectors) {
+      if (chunk < static_chunks()) copy_chunk(logits, chunk * kChunk, size, landing);
     }
   }
   // To a chunk's quotients; returns the largest z of this lane. A row that may be cut has few

@@ -2,7 +2,7 @@
 // on. NVRTC compiles this too.
 #pragma once
 
-#include "../params.h"
+#include "../common/drafts.h"
 
 namespace rdk {
 
@@ -24,8 +24,6 @@ struct ChunkSum {
   float max;
   float sum;  // of exp(z - max); NaN or infinite where the row has no distribution
 };
-
-enum class DraftKind : int32_t { kUnusable, kOneHot, kRow };
 
 // What is known of a draft before its row of the target is summed.
 struct Draft {

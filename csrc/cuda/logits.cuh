@@ -88,6 +88,7 @@ RDK_DEVICE unsigned lowest(Float16Bits) { return 0xfc00fc00u; }
 // A row of logits of type T.
 template <typename T>
 struct Logits {
+  static constexpr bool kByVectors = true;
   static constexpr int kPerLoad = kCopied / sizeof(T);
   static constexpr int kLoads = kVector / kPerLoad;  // of a vector
   const T* row;
@@ -139,13 +140,12 @@ struct LargestElement {
 };
 
 // Takes the place of a drafter's T that is not the target's: one kernel for each target's dtype
-// reads any such drafter element by element.
+// reads any such drafter element by element, never ahead.
 struct AnyDtype {};
 
 template <>
 struct Logits<AnyDtype> {
-  static constexpr int kPerLoad = kPerLane;
-  static constexpr int kLoads = 1;
+  static constexpr bool kByVectors = false;
   Dtype dtype;
   const void* data;
   int64_t offset;
@@ -165,10 +165,6 @@ struct Logits<AnyDtype> {
         return static_cast<const float*>(data)[offset + i];
     }
   }
-
-  // Never 128-bit loads.
-  RDK_DEVICE bool aligned() const { return false; }
-  RDK_DEVICE const uint4* vector(int) const { return nullptr; }
 };
 
 template <typename T>
@@ -231,7 +227,6 @@ RDK_DEVICE void copy_chunk(const Logits<T>& logits, int begin, int size, uint4* 
     reinterpret_cast<T*>(to)[i] = reinterpret_cast<const T*>(from)[i];
   }
 }
-RDK_DEVICE void copy_chunk(const Logits<AnyDtype>&, int, int, uint4*) {}
 
 // Where the 16-byte parts of a whole chunk are read from: the ring, where copies have landed, or
 // global memory.
@@ -330,14 +325,11 @@ RDK_DEVICE float read_whole_chunk(const Logits<T>& logits, int begin, Source sou
 template <typename T, typename Source>
 RDK_DEVICE float read_chunk(const Logits<T>& logits, int begin, int size, Source source,
                             float (&out)[kPerLane]) {
-  if (!is_whole(logits, begin, size) && !made_whole(logits, begin, size, source)) {
-    return read_columns(logits, begin, size, out);
+  if constexpr (Logits<T>::kByVectors) {
+    if (is_whole(logits, begin, size) || made_whole(logits, begin, size, source)) {
+      return read_whole_chunk(logits, begin, source, out);
+    }
   }
-  return read_whole_chunk(logits, begin, source, out);
-}
-template <typename Source>
-RDK_DEVICE float read_chunk(const Logits<AnyDtype>& logits, int begin, int size, Source,
-                            float (&out)[kPerLane]) {
   return read_columns(logits, begin, size, out);
 }
 

@@ -49,12 +49,7 @@ RDK_DEVICE void sum_rows(const OverlapLaunch& launch, const TargetColumns<T, Who
                          const DraftRow<D, Whole>& draft, float* weights, ChunkSum* target_sums,
                          ChunkSum* draft_sums, float* spread_sums) {
   const AffinityColumns& affinity = launch.params.affinity;
-#pragma unroll 1
-  for (int chunk = warp_index(); chunk < target.chunks(); chunk += kWarps) {
-    float z[kPerLane];
-    const float largest = target.scaled_chunk(chunk, InMemory{}, z);
-    store_chunk_sum(exponentiate(target.cut, largest, z), &target_sums[chunk]);
-  }
+  sum_chunks<kWarps>(target, target_sums);
 #pragma unroll 1
   for (int chunk = warp_index(); chunk < draft.chunks(); chunk += kWarps) {
     float z[kPerLane];
@@ -114,7 +109,6 @@ RDK_DEVICE void compare(const OverlapLaunch& launch, int64_t index,
                         const TargetColumns<T, Whole>& target, const DraftRow<D, Whole>& draft,
                         const float* weights, OverlapRow* row) {
   const AffinityColumns& affinity = launch.params.affinity;
-  const int rank = static_cast<int>(affinity.rank);
   const int size = target.size;
   const float max = row->stats[0];
   uint32_t* words = launch.params.below + index * launch.params.words();
@@ -137,13 +131,7 @@ RDK_DEVICE void compare(const OverlapLaunch& launch, int64_t index,
     if (draft.dynamic_size > 0) add_dynamic_columns(draft, max, base, q);
 #pragma unroll
     for (int j = 0; j < kTokens; ++j) q[j] *= row->reciprocal;
-    float prior[kTokens];
-#pragma unroll 1
-    for (int r = 0; r < rank; ++r) {
-      load_tokens(affinity.prior + r * affinity.target_size, base, size, prior);
-#pragma unroll
-      for (int j = 0; j < kTokens; ++j) q[j] += row->stats[2 + r] * prior[j];
-    }
+    add_priors(affinity, row->stats, base, size, q);
     unsigned bits = 0;
 #pragma unroll
     for (int j = 0; j < kTokens; ++j) {
@@ -158,7 +146,8 @@ RDK_DEVICE void compare(const OverlapLaunch& launch, int64_t index,
     }
 #pragma unroll
     for (int r = 0; r < kMaxRank; ++r) {
-      if (r >= rank) continue;
+      if (r >= static_cast<int>(affinity.rank)) continue;
+      float prior[kTokens];
       load_tokens(affinity.prior + r * affinity.target_size, base, size, prior);
 #pragma unroll
       for (int j = 0; j < kTokens; ++j) {

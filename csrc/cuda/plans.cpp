@@ -139,32 +139,42 @@ static int64_t splits_in(const Machine& machine, const VerifyLaunch& launch) {
       VerifyLaunch::kBlocks * machine.multiprocessors, sequences);
 }
 
+// What both that judge drafts keep of every step, once it is known how many steps they keep.
+template <typename Launch>
+static void add_sums(bool has_drafter, Launch* launch, Workspace* workspace) {
+  const VerifyParams& params = launch->params;
+  const int64_t sequences = params.sequences.count;
+  const int64_t steps = sequences * launch->slots;
+  const int64_t chunks = chunks_of(params.affinity.target_size);
+  const int64_t draft_steps = has_drafter && params.draft_rows.stats == nullptr ? steps : 0;
+  const int64_t draft_chunks = draft_steps * chunks_of(params.draft);
+  const int64_t prefixes = launch->by_block() ? steps : 0;
+  workspace->add(&launch->target_chunks, steps * chunks);
+  workspace->add(&launch->draft_chunks, draft_chunks);
+  workspace->add(&launch->spread_sums, params.affinity.rank * draft_chunks);
+  workspace->add(&launch->residual_sums, has_drafter ? sequences * chunks : 0);
+  workspace->add(&launch->factors, prefixes);
+  workspace->add(&launch->thresholds, prefixes);
+}
+
 static Workspace workspace_of(VerifyLaunch* launch) {
   // Of a direct pass: what is drawn of it is counted in 16 bits, also by blocks that find nothing.
   constexpr int64_t kMostBatches = 1 << 15;
   const VerifyParams& params = launch->params;
   const int64_t target_chunks = chunks_of(params.affinity.target_size);
-  const int64_t draft_chunks = chunks_of(params.draft);
   const int64_t longest = std::min(params.max_draft, params.drafts.count);
   const bool split = launch->splits > 1;
   const bool every_row = split || launch->by_block();
   launch->slots = static_cast<int>(every_row ? longest + 1 : 1);
   const int64_t steps = params.sequences.count * launch->slots;
-  const int64_t draft_steps = params.draft_rows.stats == nullptr ? steps : 0;
   Workspace workspace;
   workspace.add(&launch->tickets, split ? params.sequences.count : 0);
   const int64_t passes = launch->by_block() ? 0 : params.sequences.count;
   workspace.add(&launch->next, passes);
   launch->shape.ticket_bytes = workspace.bytes();
-  workspace.add(&launch->target_chunks, steps * target_chunks);
-  workspace.add(&launch->draft_chunks, draft_steps * draft_chunks);
-  workspace.add(&launch->spread_sums, draft_steps * params.affinity.rank * draft_chunks);
-  workspace.add(&launch->residual_sums, params.sequences.count * target_chunks);
+  add_sums(true, launch, &workspace);
   const bool raw = params.logprobs_of == Logprobs::kRaw;
   workspace.add(&launch->raw_chunks, raw ? params.sequences.count * target_chunks : 0);
-  const int64_t prefixes = launch->by_block() ? steps : 0;
-  workspace.add(&launch->factors, prefixes);
-  workspace.add(&launch->thresholds, prefixes);
   workspace.add(&launch->done, passes);
   workspace.add(&launch->posts, passes * kPostBytes);
   launch->batch =
@@ -213,19 +223,10 @@ Workspace plan(const Machine& machine, VerifyTreeLaunch* launch) {
   launch->shape = {count * cluster, VerifyTreeLaunch::kThreads, kRings};
   launch->shape.cluster = static_cast<int32_t>(cluster);
 
-  const int64_t draft_chunks = chunks_of(params.draft);
-  const bool by_block = launch->by_block();
-  launch->slots =
-      static_cast<int>(by_block ? std::min(params.max_draft, params.drafts.count) + 1 : 1);
-  const int64_t steps = count * launch->slots;
-  const int64_t draft_steps = params.mixed() && params.draft_rows.stats == nullptr ? steps : 0;
+  const int64_t longest = std::min(params.max_draft, params.drafts.count);
+  launch->slots = static_cast<int>(launch->by_block() ? longest + 1 : 1);
   Workspace workspace;
-  workspace.add(&launch->target_chunks, steps * chunks);
-  workspace.add(&launch->draft_chunks, draft_steps * draft_chunks);
-  workspace.add(&launch->spread_sums, draft_steps * params.affinity.rank * draft_chunks);
-  workspace.add(&launch->residual_sums, params.mixed() ? count * chunks : 0);
-  workspace.add(&launch->factors, by_block ? steps : 0);
-  workspace.add(&launch->thresholds, by_block ? steps : 0);
+  add_sums(params.mixed(), launch, &workspace);
   return workspace;
 }
 

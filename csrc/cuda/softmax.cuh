@@ -32,6 +32,17 @@ RDK_DEVICE void store_chunk_sum(const ChunkSum& sum, ChunkSum* chunk) {
   }
 }
 
+// By the kWarps warps of a block: the sums of a row, whose logits are not asked for ahead.
+template <int kWarps, typename Row>
+RDK_DEVICE void sum_chunks(const Row& row, ChunkSum* sums) {
+#pragma unroll 1
+  for (int chunk = warp_index(); chunk < row.chunks(); chunk += kWarps) {
+    float z[kPerLane];
+    const float largest = row.scaled_chunk(chunk, InMemory{}, z);
+    store_chunk_sum(exponentiate(row.cut, largest, z), &sums[chunk]);
+  }
+}
+
 // The target's row: V_t logits, no bias. C is Whole or Cut.
 template <typename T, typename C>
 struct TargetColumns {

@@ -43,4 +43,13 @@ RDK_DEVICE bool first_block_of_cluster(int blocks) {
   return blockIdx.x % blocks == 0;
 }
 
+// By all threads of the blocks of a cluster, or of a block that has none.
+RDK_DEVICE void meet(int blocks) {
+  if (blocks > 1) {
+    cluster_barrier();
+  } else {
+    __syncthreads();
+  }
+}
+
 }  // namespace rdk

@@ -26,6 +26,10 @@ struct RowLimits {
       if (given.min_p != nullptr) min_p = given.min_p[row];
     }
   }
+  RDK_DEVICE RowLimits(const Truncation& given, int64_t row, const DraftColumns& draft,
+                       float of_row)
+      : RowLimits(given, row, static_cast<int>(draft.draft_size + draft.dynamic_size), of_row) {}
+
   // At temperature 0 they are not read. False for NaN.
   RDK_DEVICE bool usable() const {
     return !C::kCuts || temperature == 0.0f ||

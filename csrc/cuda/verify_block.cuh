@@ -28,11 +28,6 @@ RDK_DEVICE bool given_up(const PhiloxWords& words, float factor) {
   return !(uniform(words.word[3]) < factor);
 }
 
-RDK_DEVICE float next_factor(float mass, float q) {
-  if (mass == 0.0f) return 0.0f;
-  return mass >= q ? 1.0f : mass / q;
-}
-
 // Where a row has been cut.
 template <typename J>
 RDK_DEVICE Cut cut_of(const J& judge, int step, const RowLimits<Cut>& limits) {

@@ -50,12 +50,7 @@ RDK_DEVICE float raw_logprob(const Judge<T, D, Cut, VerifyLaunch, S>& judge, int
       Raw{judge.launch, judge.sequence, judge.draft_chunks, judge.shared}.target_row(step, {});
   raw.scale = Scale(1.0f);
   ChunkSum* sums = judge.launch.raw_chunks + judge.sequence.index * raw.chunks();
-#pragma unroll 1
-  for (int chunk = warp_index(); chunk < raw.chunks(); chunk += VerifyLaunch::kThreads / kWarp) {
-    float z[kPerLane];
-    const float largest = raw.scaled_chunk(chunk, InMemory{}, z);
-    store_chunk_sum(exponentiate(raw.cut, largest, z), &sums[chunk]);
-  }
+  sum_chunks<VerifyLaunch::kThreads / kWarp>(raw, sums);
   __syncthreads();
   float logprob = 0.0f;
   if (warp_index() == 0) {

@@ -36,11 +36,6 @@ struct FirstDrafts {
   int row[kWarp];
 };
 
-RDK_DEVICE int draft_row_index(const VerifyParams& params, int64_t draft) {
-  return params.draft_rows.index != nullptr ? params.draft_rows.index[draft]
-                                            : static_cast<int>(draft);
-}
-
 // By one warp, which looks for the first -1 with all of its lanes: one by one, each token would
 // cost the time of a load.
 RDK_DEVICE int drafts_considered(const Proposed& proposed, const Owned& drafts, int64_t max_draft,
@@ -73,7 +68,7 @@ RDK_DEVICE void load_sequence(const VerifyParams& params, int64_t index, Sequenc
   if (first != nullptr) {
     const int j = lane_index();
     const bool there = j < count;
-    const int row = there ? draft_row_index(params, drafts.row + j) : 0;
+    const int row = there ? params.draft_rows.row(drafts.row + j) : 0;
     const int64_t token = there ? params.drafts.token_ids[drafts.token + j] : 0;
     first->row[j] = row;
     first->token[j] = token;
@@ -162,15 +157,8 @@ struct Judge {
     return reinterpret_cast<ChunkSum*>(ring_of_warp(shared));
   }
 
-  // What the arguments alone say about a draft's distribution. A row may still turn out to have
-  // none.
-  RDK_DEVICE DraftKind kind_of_draft(int64_t token, int row) const {
-    const VerifyParams& params = launch.params;
-    if (token < 0 || token >= params.affinity.target_size) return DraftKind::kUnusable;
-    if (row == -1) return DraftKind::kOneHot;
-    if (row < 0 || row >= params.draft_rows.available) return DraftKind::kUnusable;
-    if (sequence.draft_temperature == 0.0f) return DraftKind::kOneHot;
-    return usable_temperature(sequence.draft_temperature) ? DraftKind::kRow : DraftKind::kUnusable;
+  RDK_DEVICE DraftKind kind_of(int64_t token, int row) const {
+    return kind_of_draft(launch.params, token, row, sequence.draft_temperature);
   }
 
   // The draft's row, cut where the threshold that came with its stats says.
@@ -233,8 +221,8 @@ struct Judge {
     const bool known = first != nullptr && step < kWarp;
     const int64_t token =
         known ? first->token[step] : params.drafts.token_ids[token_of(sequence, step)];
-    const int row = known ? first->row[step] : draft_row_index(params, draft_of(sequence, step));
-    const DraftKind kind = kind_of_draft(token, row);
+    const int row = known ? first->row[step] : params.draft_rows.row(draft_of(sequence, step));
+    const DraftKind kind = kind_of(token, row);
     // Asked for at once, because each takes as long as all else that is done here.
     const float stat = kind == DraftKind::kRow ? passed_stat(row) : 0.0f;
     const int column = kind == DraftKind::kUnusable ? 0 : static_cast<int>(token);
@@ -283,8 +271,8 @@ struct Judge {
   RDK_DEVICE void sum_draft_row(int step, int start, int stride) const {
     const VerifyParams& params = launch.params;
     const int64_t token = params.drafts.token_ids[token_of(sequence, step)];
-    const int index = draft_row_index(params, draft_of(sequence, step));
-    if (kind_of_draft(token, index) != DraftKind::kRow) return;
+    const int index = params.draft_rows.row(draft_of(sequence, step));
+    if (kind_of(token, index) != DraftKind::kRow) return;
     const int rank = static_cast<int>(params.affinity.rank);
     ChunkSum* draft_sums = launch.draft_chunks + slot(step) * draft_chunks;
     float* spread_sums = launch.spread_sums + slot(step) * rank * draft_chunks;

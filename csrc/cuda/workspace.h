@@ -10,7 +10,6 @@ namespace rdk {
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
-inline int64_t chunks_of(int64_t columns) { return divide_up(columns, kChunk); }
 inline int64_t chunks_of(const DraftColumns& draft) {
   return chunks_of(draft.draft_size) + chunks_of(draft.dynamic_size);
 }

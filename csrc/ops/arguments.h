@@ -281,7 +281,7 @@ inline Shard take_shard(const Checks& checks, Given target_logits, int64_t neede
   const int64_t columns = target_logits.size(1);
   target->size = std::clamp<int64_t>(target_size - first_chunk * kChunk, 0, columns);
   target->logits = checks.rows("target_logits", target_logits);
-  return {first_chunk, (columns + kChunk - 1) / kChunk};
+  return {first_chunk, chunks_of(columns)};
 }
 
 }  // namespace rdk::ops

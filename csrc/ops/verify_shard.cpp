@@ -25,7 +25,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> verify_shard(
   const int64_t sequences = params.sequences.count;
   params.shard = take_shard(checks, target_logits, params.drafts.count + sequences, first_chunk,
                             target_size, &params.target);
-  const int64_t chunks = (target_size + kChunk - 1) / kChunk;
+  const int64_t chunks = chunks_of(target_size);
   params.sums =
       checks.data<float>("sums", sums, {sequences, max_draft + 1, chunks + 1, 2},
                          "[B, max_draft + 1, ceil(V_t / 1024) + 1, 2], those of all ranks");

@@ -212,8 +212,33 @@ def predictions_table(link: Link) -> str:
                 "machine code by the cycle. Compare its predictions of the measured kernels:",
             ),
             table(titles, lines, "lrlr"),
+            paragraph(
+                "Rows that miss by more than half a microsecond what was aimed at, and what the",
+                "kernel's critical path waits for in the same simulator: code that is in no cache,",
+                "loads (latency), instructions before it (issue) or of other warps (slots):",
+            ),
+            missed_table(found["rows"]),
         ]
     )
+
+
+def missed_table(rows: Sequence[Row]) -> str:
+    """What bounds the predicted rows that say so."""
+    titles = ["", "batch", "acceptance", "aim", "predicted", "µs of it", "bound by"]
+    lines = [
+        [
+            row["operator"],
+            f"{row['batch']}",
+            row["acceptance"] or "",
+            figure(row["aim_us"]),
+            figure(row["kernels_us"]),
+            ", ".join(f"{why} {figure(time)}" for why, time in row.get("path_us", {}).items()),
+            row["bound_by"],
+        ]
+        for row in rows
+        if "bound_by" in row
+    ]
+    return table(titles, lines, "lrlrrll")
 
 
 def host_table(link: Link) -> str:
