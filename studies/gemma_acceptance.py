@@ -43,7 +43,6 @@ from rdk_cuda.dynamic_tokens.sources import is_pruned
 from rdk_cuda.evaluation import Bootstrap, recovered_share
 from rdk_cuda.integrations.eagle3 import read_checkpoint
 from rdk_cuda.recipes.inputs.pairs import Pair as Models
-from rdk_cuda.recipes.stages.virtual import virtual_logits
 
 from .gemma_recording import (
     BLOCK,
@@ -151,9 +150,11 @@ def virtual_tokens(
     cluster, mass = clusters[pruned], mean_probs[pruned]
     whole = torch.zeros(int(cluster.max()) + 1, dtype=mass.dtype).index_add_(0, cluster, mass)
     weight = (mass / whole[cluster]).float().nan_to_num()
+    bias = drafter.affinity.bias[vocabulary.draft_size :]  # the head has none
 
     def remainder(block: Block) -> Tensor:
-        log_masses = virtual_logits(block.hidden, drafter, temperature) - block.largest
+        logits = block.hidden @ drafter.weight[vocabulary.draft_size :].T
+        log_masses = logits.float() / temperature + bias - block.largest
         return log_masses.exp()[:, cluster].mul_(weight)
 
     return drafter, remainder
