@@ -193,15 +193,6 @@ def test_sequences_of_one_length_are_laid_out_by_what_is_kept_of_them() -> None:
     assert torch.equal(real, ids > 0)
 
 
-def test_a_rollback_leaves_nothing_of_a_tree_however_long_the_sequence_may_be() -> None:
-    wrapped = HuggingFaceModel(tiny())
-    wrapped.reset(1)
-    wrapped.feed([[5, 6]], [1])
-    wrapped.feed_tree([[7, 8]], [2], [[-1, -1]])
-    wrapped.rollback([4])
-    assert wrapped.lengths == [2]
-
-
 @pytest.mark.parametrize("of", [np.array, torch.tensor, tuple])
 def test_tokens_of_one_length_or_of_several_may_lie_in_arrays(of: Callable[..., Any]) -> None:
     wrapped = HuggingFaceModel(tiny())

@@ -173,17 +173,6 @@ def test_rows_that_are_not_the_draft_s_own_are_rejected() -> None:
     assert sum(generated.statistics.accepted) == 0 < generated.statistics.resampled
 
 
-def test_rows_of_another_shape_are_refused_by_name() -> None:
-    draft = rdk_cuda.draft(torch.zeros(2, 3, 4), AFFINITY, seeds=0, positions=0)
-    with pytest.raises(ValueError, match=r"draft_rows has shape \[2, 2\] .*integers \[2, 3\]"):
-        rdk_cuda.verify(
-            torch.zeros(2, 4, SIZE),
-            draft,
-            AFFINITY,
-            draft_rows=torch.zeros(2, 2, dtype=torch.int64),
-        )
-
-
 def test_a_proposer_of_its_own_may_draft_into_rows_and_propose_fewer() -> None:
     """Where a sequence has no room for all places, the last ones are not proposed."""
 

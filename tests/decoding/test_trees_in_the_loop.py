@@ -142,13 +142,3 @@ def test_a_target_or_drafter_that_reads_no_trees_is_refused() -> None:
 def test_trees_of_nothing_are_refused_by_name(name: str, count: int) -> None:
     with pytest.raises(ValueError, match=f"DrafterTree: {name} is {count}; needs at least 1"):
         mixed(**{name: count})
-
-
-def test_a_drawn_tree_that_does_not_say_from_which_rows_is_refused() -> None:
-    class Untold(DrafterTree):
-        def propose(self, sequences: Sequence[Continuation], step: Step) -> Proposal:
-            return super().propose(sequences, step)._replace(rows=None)
-
-    untold = Untold(TableModel(pruned(DRAFTER, AFFINITY), SIZE), AFFINITY)
-    with pytest.raises(ValueError, match="got draft without draft_rows or affinity"):
-        decoder(untold).generate([[1]], max_new_tokens=5, seeds=1)

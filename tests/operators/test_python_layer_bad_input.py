@@ -86,6 +86,7 @@ REFUSED: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any], str]
     (joined, (WITH, with_dynamic(2, after=WITH)), {}, JOIN + "dynamic_tokens have the shapes"),
     (joined, (FIRST, with_dynamic(2, after=FIRST)), {}, JOIN + "only some of .* dynamic_tokens"),
     (verified, (), {"allowed": torch.zeros(2, 2, dtype=INT)}, r"\[2, 2\]; needs \[1, 2, ceil"),
+    (verified, (), {"draft_rows": ROWS}, VERIFY + r"draft_rows has shape \[2, 3\]"),
     (verified, (), {"logprobs": "all"}, VERIFY + "logprobs is 'all'; needs"),
     (verified, (), {"top_p": [0.5, 0.5]}, VERIFY + r"top_p has shape \[2\]; needs \[1\]"),
     (verified, (), {"method": "blocks"}, VERIFY + 'method is \'blocks\'; needs "token" or "block"'),
