@@ -10,9 +10,23 @@ from rdk_cuda.integrations.eagle3 import Eagle3Drafter, read_drafts, unrolled_re
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.recipes.record import record
 
-from .test_drafter import LAYERS, from_scratch, pair
+from .test_drafter import LAYERS, pair
 
 IDS = torch.tensor([[5, 3, 1, 0, 2, 4, 4, 1], [4, 2, 2, 9, 11, 5, 3, 0]])
+
+
+def from_scratch(model: Any, drafter: Eagle3Drafter, known: list[int], drafted: list[int]) -> Any:
+    """The logits after `known + drafted`, of which the target has read all of `known` but one."""
+    ids = torch.tensor([known])
+    states = model(ids[:, :-1], output_hidden_states=True).hidden_states
+    states = torch.cat([states[at] for at in drafter.state_layers], -1)
+    tokens, states = ids[:, 1:], drafter.network.fuse(states)
+    for token in [*drafted, None]:
+        hidden = drafter.network(tokens, states)
+        if token is not None:
+            tokens = torch.cat([tokens, torch.tensor([[token]])], 1)
+            states = torch.cat([states, drafter.network.handed_on(hidden[:, -1:])], 1)
+    return drafter.network.logits(hidden[0, -1])
 
 
 @pytest.mark.parametrize("draft_length", [1, 3])
