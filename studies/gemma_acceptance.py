@@ -45,7 +45,6 @@ from rdk_cuda.evaluation import Bootstrap, recovered_share
 from rdk_cuda.files import write_json
 from rdk_cuda.integrations.eagle3 import read_checkpoint
 from rdk_cuda.recipes.inputs.pairs import Pair as Models
-from rdk_cuda.recipes.stages.virtual import virtual_logits
 
 from .gemma_recording import (
     BLOCK,
@@ -154,8 +153,12 @@ def virtual_tokens(
     whole = torch.zeros(int(cluster.max()) + 1, dtype=mass.dtype).index_add_(0, cluster, mass)
     weight = (mass / whole[cluster]).float().nan_to_num()
 
+    hot = vocabulary.draft_size
+    virtual_rows, bias = drafter.weight[hot:], drafter.affinity.bias[hot:]
+
     def remainder(block: Block) -> Tensor:
-        log_masses = virtual_logits(block.hidden, drafter, temperature) - block.largest
+        logits = torch.nn.functional.linear(block.hidden, virtual_rows).float()
+        log_masses = logits / temperature + bias - block.largest
         return log_masses.exp()[:, cluster].mul_(weight)
 
     return drafter, remainder

@@ -83,8 +83,7 @@ class Recording:
     Attributes:
         temperatures: of the target, at which probabilities were taken. Another one is a
             `ValueError`, everywhere.
-        mean_probs, mean_squares: `[len(temperatures), V_t]` float64, the mean of the target's
-            probabilities, and of their squares.
+        mean_probs: `[len(temperatures), V_t]` float64, the mean of the target's probabilities.
         counts: `[V_t]` int64, how often each token is in the text.
         hidden_second_moment: `[d, d]` float64, the mean of `x x^T` over the drafter's last hidden
             states x.
@@ -93,7 +92,6 @@ class Recording:
 
     temperatures: tuple[float, ...]
     mean_probs: Tensor
-    mean_squares: Tensor
     counts: Tensor
     hidden_second_moment: Tensor
     samples: Samples
@@ -102,11 +100,6 @@ class Recording:
     def positions(self) -> int:
         """How many positions were read."""
         return int(self.counts.sum())
-
-    def variance_at(self, temperature: float) -> Tensor:
-        """`[V_t]` float64, of each token's probability at a recorded temperature."""
-        place = self._place("variance_at", temperature)
-        return (self.mean_squares[place] - self.mean_probs[place].square()).clamp_min(0)
 
     def mean_probs_at(self, temperature: float) -> Tensor:
         """`[V_t]` float64, the mean probabilities at a recorded temperature."""
@@ -118,10 +111,7 @@ class Recording:
         alone, at = slice(place, place + 1), (temperature,)
         normalizers = self.samples.log_normalizers[:, alone]
         samples = replace(self.samples, temperatures=at, log_normalizers=normalizers)
-        means = self.mean_probs[alone], self.mean_squares[alone]
-        return replace(
-            self, temperatures=at, mean_probs=means[0], mean_squares=means[1], samples=samples
-        )
+        return replace(self, temperatures=at, mean_probs=self.mean_probs[alone], samples=samples)
 
     def _place(self, method: str, temperature: float) -> int:
         if temperature not in self.temperatures:

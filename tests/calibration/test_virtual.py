@@ -63,7 +63,7 @@ def test_acceptance_as_a_function_of_the_offset_is_that_of_the_operators(
     known = VirtualMasses.of(few, drafter, HEAD, temperature)
     rates = sampled_acceptance(few, drafter, HEAD, temperature)
     more = known.acceptance(0.0) - rates
-    assert 0 < float(more.min())
+    assert float(more.min()) > 0
     assert bool((more <= 1 - few.target_probs(temperature).sum(1) + 1e-6).all())
 
 

@@ -258,7 +258,7 @@ def test_tokens_can_be_named_and_indispensable_ones_join_them(desk: Desk, tiny: 
         # More of everything than there is means all of it, and beside that no virtual token helps.
         pytest.param(
             "--virtual 1000000000000 --dynamic 1000000000000 --positions 1000000000000 "
-            "--keep-by variance",
+            "--keep-by frequency",
             300,
             400,
             marks=pytest.mark.ci,
@@ -275,7 +275,7 @@ def test_a_drafter_has_as_many_columns_as_options_and_text_make_possible(
     assert drafter.affinity.draft_size == columns
     assert (None if source is None else source([[5]]).shape[1]) == dynamic
     assert (settings["figures"][-1]["dynamic_columns"] == 0) == (dynamic is None)
-    assert settings["keep_by"] == ("variance" if "variance" in options else "probability")
+    assert settings["keep_by"] == ("frequency" if "frequency" in options else "probability")
 
 
 @pytest.mark.ci
