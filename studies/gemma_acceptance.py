@@ -150,11 +150,13 @@ def virtual_tokens(
     cluster, mass = clusters[pruned], mean_probs[pruned]
     whole = torch.zeros(int(cluster.max()) + 1, dtype=mass.dtype).index_add_(0, cluster, mass)
     weight = (mass / whole[cluster]).float().nan_to_num()
-    bias = drafter.affinity.bias[vocabulary.draft_size :]  # the head has none
+
+    hot = vocabulary.draft_size
+    virtual_rows, bias = drafter.weight[hot:], drafter.affinity.bias[hot:]
 
     def remainder(block: Block) -> Tensor:
-        logits = block.hidden @ drafter.weight[vocabulary.draft_size :].T
-        log_masses = logits.float() / temperature + bias - block.largest
+        logits = torch.nn.functional.linear(block.hidden, virtual_rows).float()
+        log_masses = logits / temperature + bias - block.largest
         return log_masses.exp()[:, cluster].mul_(weight)
 
     return drafter, remainder

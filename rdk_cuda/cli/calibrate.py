@@ -49,8 +49,8 @@ def add_calibrate(commands: Any) -> None:
     options.add_several("keep", share, "SHARE", keeps)
     options.add(
         *("keep-by", str, "SCORE"),
-        "keep tokens by the mean of the target's probability, by their frequency in the text, "
-        "or by the variance of that probability (%(default)s)",
+        "keep tokens by the mean of the target's probability, or by their frequency in the text "
+        "(%(default)s)",
     )
     options.add(
         *("kept", Path, "FILE"),

@@ -147,7 +147,7 @@ def plan_memory(
     likeliest, longest, total = min(target_size, _MOST_LIKELIEST), max(lengths), sum(lengths)
     plan = Plan(temperatures, target_size, width, 0, likeliest, context, 0)
     # One more sum over V_t: a block's, before it is added.
-    sums = 8 * (target_size * (2 * len(temperatures) + 2) + width * width)
+    sums = 8 * (target_size * (len(temperatures) + 2) + width * width)
     rows = min(longest, plan.block_rows)
     block = rows * (_ENTRY_BYTES * target_size + _LIKELIEST_BYTES * likeliest + 8 * width)
     block += 8 * longest * width  # a window's hidden states as float64
@@ -201,7 +201,6 @@ class Running:
         device = sizes.target_logits.device
         self.sums = {
             "probs": torch.zeros(shape, dtype=torch.float64, device=device),
-            "squares": torch.zeros(shape, dtype=torch.float64, device=device),
             "counts": torch.zeros(plan.target_size, dtype=torch.int64, device="cpu"),
             "moment": torch.zeros(wide, dtype=torch.float64, device=sizes.hidden.device),
         }
@@ -276,18 +275,16 @@ class Running:
             normalizers.append(normalizer)
             # Float32 over the rows of a block, whose pairwise sums are as exact as the terms.
             self.sums["probs"][t] += probs.div_(total[:, None]).sum(0)
-            self.sums["squares"][t] += probs.square_().sum(0)
         return torch.stack(normalizers, dim=1)
 
     def finished(self) -> Recording:
         """The means; the sums are gone."""
-        for name in ("probs", "squares", "moment"):
+        for name in ("probs", "moment"):
             self.sums[name].div_(self.begins[-1])
         sums, temperatures = self.sums, self.plan.temperatures
         return Recording(
             temperatures=temperatures,
             mean_probs=sums["probs"].cpu(),
-            mean_squares=sums["squares"].cpu(),
             counts=sums["counts"],
             hidden_second_moment=sums["moment"].cpu(),
             samples=Samples(temperatures=temperatures, **self.rows),

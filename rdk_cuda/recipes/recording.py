@@ -56,12 +56,8 @@ class Samples:
             greedy = torch.zeros_like(self.target_logits)
             greedy[:, 0] = 1.0  # the likeliest come first, on a tie the lowest id
             return greedy
-        if temperature not in self.temperatures:
-            raise ValueError(
-                f"Samples.target_probs: temperature is {temperature}; recorded were "
-                f"{', '.join(map(str, self.temperatures))}"
-            )
-        normalizer = self.log_normalizers[:, self.temperatures.index(temperature), None]
+        place = _place("Samples.target_probs", self.temperatures, temperature)
+        normalizer = self.log_normalizers[:, place, None]
         return torch.exp(self.target_logits / temperature - normalizer)
 
     def spaced(self, count: int) -> Samples:
@@ -83,8 +79,7 @@ class Recording:
     Attributes:
         temperatures: of the target, at which probabilities were taken. Another one is a
             `ValueError`, everywhere.
-        mean_probs, mean_squares: `[len(temperatures), V_t]` float64, the mean of the target's
-            probabilities, and of their squares.
+        mean_probs: `[len(temperatures), V_t]` float64, the mean of the target's probabilities.
         counts: `[V_t]` int64, how often each token is in the text.
         hidden_second_moment: `[d, d]` float64, the mean of `x x^T` over the drafter's last hidden
             states x.
@@ -93,7 +88,6 @@ class Recording:
 
     temperatures: tuple[float, ...]
     mean_probs: Tensor
-    mean_squares: Tensor
     counts: Tensor
     hidden_second_moment: Tensor
     samples: Samples
@@ -103,33 +97,26 @@ class Recording:
         """How many positions were read."""
         return int(self.counts.sum())
 
-    def variance_at(self, temperature: float) -> Tensor:
-        """`[V_t]` float64, of each token's probability at a recorded temperature."""
-        place = self._place("variance_at", temperature)
-        return (self.mean_squares[place] - self.mean_probs[place].square()).clamp_min(0)
-
     def mean_probs_at(self, temperature: float) -> Tensor:
         """`[V_t]` float64, the mean probabilities at a recorded temperature."""
-        return self.mean_probs[self._place("mean_probs_at", temperature)]
+        place = _place("Recording.mean_probs_at", self.temperatures, temperature)
+        return self.mean_probs[place]
 
     def at(self, temperature: float) -> Recording:
         """The recording as if made for this temperature alone; it shares memory with this one."""
-        place = self._place("at", temperature)
+        place = _place("Recording.at", self.temperatures, temperature)
         alone, at = slice(place, place + 1), (temperature,)
         normalizers = self.samples.log_normalizers[:, alone]
         samples = replace(self.samples, temperatures=at, log_normalizers=normalizers)
-        means = self.mean_probs[alone], self.mean_squares[alone]
-        return replace(
-            self, temperatures=at, mean_probs=means[0], mean_squares=means[1], samples=samples
-        )
+        return replace(self, temperatures=at, mean_probs=self.mean_probs[alone], samples=samples)
 
-    def _place(self, method: str, temperature: float) -> int:
-        if temperature not in self.temperatures:
-            raise ValueError(
-                f"Recording.{method}: temperature is {temperature}; recorded were "
-                f"{', '.join(map(str, self.temperatures))}"
-            )
-        return self.temperatures.index(temperature)
+
+def _place(name: str, recorded: tuple[float, ...], temperature: float) -> int:
+    if temperature not in recorded:
+        raise ValueError(
+            f"{name}: temperature is {temperature}; recorded were {', '.join(map(str, recorded))}"
+        )
+    return recorded.index(temperature)
 
 
 def at_most(samples: Samples, count: int) -> Samples:

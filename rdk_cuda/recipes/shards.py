@@ -23,7 +23,7 @@ from torch import Tensor
 from ..files import TensorFile, json_of, write_whole
 
 SUMS = "sums.safetensors"
-_SUMS = ("probs", "squares", "counts", "moment")
+_SUMS = ("probs", "counts", "moment")
 _ROWS = 64  # that are sorted at a time
 _ALWAYS, _LIKELIEST = ("hidden", "log_normalizers"), ("targets", "target_logits")
 
@@ -37,7 +37,7 @@ class RecordingError(ValueError):
         return re.sub(r"^(\w+\.load|record): ", "", str(self))
 
 
-_FILE = TensorFile("Recording", "rdk_cuda.recording", 2, _SUMS, RecordingError)
+_FILE = TensorFile("Recording", "rdk_cuda.recording", 3, _SUMS, RecordingError)
 _SAMPLES = TensorFile(
     *("Recording", "rdk_cuda.recording.samples", 2, _ALWAYS, RecordingError),
     optional=("logits", *_LIKELIEST),
@@ -210,7 +210,7 @@ class Shards:
                     f"record: {path}: {name} is {got}; needs {needed.dtype} {list(needed.shape)}; "
                     "the file was altered"
                 )
-            low = 0 if name in ("targets", "probs", "squares", "counts") else -torch.inf
+            low = 0 if name in ("targets", "probs", "counts") else -torch.inf
             high = self.size - 1 if name == "targets" else torch.inf
             sound = (tensor >= low) & (tensor <= high)  # false for NaN
             if tensor.is_floating_point():

@@ -121,8 +121,7 @@ class Vocabulary:
 
         Args:
             scores: `[V_t]`, any numbers. Counts in a corpus keep the most frequent tokens (FR-Spec,
-                arXiv:2502.14856), means of the target's probabilities those it gives most mass to,
-                their variances those that depend most on the context.
+                arXiv:2502.14856), means of the target's probabilities those it gives most mass to.
             count: how many tokens to keep, 1 to `V_t`. Among equals the lowest ids are kept.
             always: target ids that are kept whatever they score, and are counted: special tokens
                 and byte fallbacks (`rdk_cuda.vocabulary.indispensable.indispensable_tokens`).

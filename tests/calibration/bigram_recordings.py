@@ -48,4 +48,4 @@ def assert_same_bits(one: Recording, other: Recording) -> None:
     assert one.temperatures == other.temperatures == one.samples.temperatures
     for name, tensor in tensors_of(one).items():
         assert torch.equal(tensor, tensors_of(other)[name]), name
-    assert len(tensors_of(one)) == 10
+    assert len(tensors_of(one)) == 9

@@ -13,8 +13,8 @@ from ..errors import InputError
 from ..recording import Recording
 from ..request import Request
 
-SCORES = ("probability", "frequency", "variance")
-"""How tokens to keep are chosen: by mean target probability, count, or its variance."""
+SCORES = ("probability", "frequency")
+"""How tokens to keep are chosen: by mean target probability, or by count."""
 
 
 def kept_tokens(
@@ -31,8 +31,6 @@ def kept_tokens(
     if keep_by == "frequency":
         ids = torch.tensor([id for ids in documents for id in ids], dtype=torch.int64, device="cpu")
         scores = ids.bincount(minlength=size)
-    elif keep_by == "variance":
-        scores = recording.variance_at(temperature)
     else:
         scores = recording.mean_probs_at(temperature)
     return Vocabulary.most_likely(scores, max(1, round(keep * size)), always=always)
