@@ -174,17 +174,17 @@ def test_dead_slots_are_dropped() -> None:
         wrapped.feed([[5] * 5] * 3, [0, 0, 1])
         wrapped.rollback([n - rng.choice([1, 4, 5]) for n in wrapped.lengths])
         longest = max(wrapped.lengths)
-        slots = wrapped._cache._alive.shape[1]
+        slots = wrapped._cache.alive.shape[1]
         assert 3 * slots <= 4 * longest
         assert all(layer.keys.shape[2] == slots for layer in wrapped._cache.past.layers)
         if longest > CONTEXT - 10:
             wrapped.rollback([10, 3, 0])
-    assert wrapped._cache._alive.shape[1] < 60
+    assert wrapped._cache.alive.shape[1] < 60
     wrapped.reset(2)
     for keep in ([1, 0], [0, 1]):
         wrapped.feed([[5] * (1 if own else 8) for own in keep], keep)
     wrapped.rollback(wrapped.lengths)  # the gaps go also where no token does
-    assert wrapped._cache._alive.shape[1] == 9
+    assert wrapped._cache.alive.shape[1] == 9
 
 
 def test_sequences_of_one_length_are_laid_out_by_what_is_kept_of_them() -> None:

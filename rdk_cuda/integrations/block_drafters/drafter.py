@@ -115,7 +115,7 @@ class BlockDrafter:
         states[real.to(self.device)] = torch.cat(self._new)
         self._new = [new[:0] for new in self._new]
         positions = self._cache.append_read(real)
-        seen = self._cache.alive.to(self.device)
+        seen = torch.from_numpy(self._cache.alive).to(self.device)
         size = batch, 1, config.block, seen.shape[1] + config.block
         mask = torch.zeros(size, dtype=dtype, device=device)
         least = torch.finfo(self.dtype).min

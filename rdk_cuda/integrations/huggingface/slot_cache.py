@@ -48,6 +48,7 @@ class SlotCache:
     Attributes:
         past: what the model takes as its KV cache.
         lengths: how many tokens each sequence has.
+        alive: `[B, slots]`, which slots each sequence owns.
         tree_sizes: how many of them are nodes of a tree.
         recent: each layer sees only so many of the last tokens, and the first. None: all.
         apart: sequences begin at the first column of a pass, and tokens whose logits are kept have
@@ -74,16 +75,11 @@ class SlotCache:
         self.past = self._past()
         self._with_keys = [layer for layer in self.past.layers if hasattr(layer, "start")]
         # In NumPy, whose calls on little data cost a third of torch's.
-        self._alive: NDArray[np.bool_] = np.zeros((batch_size, 0), bool)
+        self.alive: NDArray[np.bool_] = np.zeros((batch_size, 0), bool)
         self._places: NDArray[np.int64] = np.zeros((batch_size, 0), np.int64)
         # Of each node of a sequence's tree, the slots from the root's child down to its own.
         self._ways: list[list[list[int]]] | None = None
         self.lengths, self.tree_sizes = [0] * batch_size, [0] * batch_size
-
-    @property
-    def alive(self) -> Tensor:
-        """`[B, slots]` bool on the CPU: which slots each sequence owns."""
-        return torch.from_numpy(self._alive)
 
     def append(
         self, real: Tensor, parents: Ragged | None = None, *, final: bool = False
@@ -115,8 +111,8 @@ class SlotCache:
         if self._ways is None:
             return
         for b, (ways, path) in enumerate(zip(self._ways, paths, strict=True)):
-            self._alive[b, [way[-1] for way in ways]] = False
-            self._alive[b, [ways[node][-1] for node in path]] = True
+            self.alive[b, [way[-1] for way in ways]] = False
+            self.alive[b, [ways[node][-1] for node in path]] = True
             self.lengths[b] += len(path) - len(ways)
         self._ways, self.tree_sizes = None, [0] * len(self.lengths)
 
@@ -126,12 +122,12 @@ class SlotCache:
         Of a tree nothing is left but what `keep_paths` has kept.
         """
         nothing = all(old <= new for old, new in zip(self.lengths, lengths, strict=True))
-        no_gaps = self._alive.shape[1] == max(self.lengths, default=0)
+        no_gaps = self.alive.shape[1] == max(self.lengths, default=0)
         if nothing and no_gaps and self._ways is None:
             return
         self.keep_paths([[] for _ in self.lengths])
         self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
-        self._alive &= self._alive.cumsum(1) <= np.array(self.lengths, np.int64)[:, None]
+        self.alive &= self.alive.cumsum(1) <= np.array(self.lengths, np.int64)[:, None]
         self._drop_dead_slots()
 
     def states(self) -> list[Tensor]:
@@ -160,7 +156,7 @@ class SlotCache:
         else:
             # A padding column is seen by nobody; its position only has to be a legal one.
             places = (lengths[:, None] + own.cumsum(1) - 1).clip(0)
-        self._alive = np.concatenate([self._alive, own], 1)
+        self.alive = np.concatenate([self.alive, own], 1)
         self._places = np.concatenate([self._places, places], 1)
         self.lengths = (lengths + counts).tolist()
         return torch.from_numpy(places), seen
@@ -169,7 +165,7 @@ class SlotCache:
         self, real: NDArray[np.bool_], parents: Ragged
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Positions of a pass with nodes, and what a tree lets each see, `[B, W, S + W]`."""
-        (batch, width), first = real.shape, self._alive.shape[1]
+        (batch, width), first = real.shape, self.alive.shape[1]
         positions = np.zeros((batch, width), np.int64)
         seen = np.ones((batch, width, first + width), bool)
         self._ways = self._ways or [[] for _ in parents]
@@ -200,7 +196,7 @@ class SlotCache:
             visible = visible & (is_seen(queries, keys, self.recent) | (keys == 0)[:, None, :])
         if window is None:
             return self._additive(visible)
-        before = torch.from_numpy(self._alive[:, : self._alive.shape[1] - real.shape[1]])
+        before = torch.from_numpy(self.alive[:, : self.alive.shape[1] - real.shape[1]])
         start = first_seen(before, real, positions, window)
         for layer, slides in zip(self.past.layers, sliding, strict=True):
             layer.start = start if slides else 0
@@ -218,8 +214,8 @@ class SlotCache:
         A padding query sees itself and nothing else. Were its row masked altogether, its softmax
         could be NaN, and NaN times a weight of 0 would reach the sequences' own queries.
         """
-        alive = torch.from_numpy(self._alive).to(self.device)[:, None]
-        width, first = real.shape[1], self._alive.shape[1] - real.shape[1]
+        alive = torch.from_numpy(self.alive).to(self.device)[:, None]
+        width, first = real.shape[1], self.alive.shape[1] - real.shape[1]
         if real.numpy().all():
             return alive if width == 1 else alive.expand(-1, width, -1).tril(first)
         visible = (alive & real.to(self.device)[:, :, None]).tril(first)
@@ -235,18 +231,18 @@ class SlotCache:
 
         So a cache never has more slots in use than 4/3 of the longest sequence and one pass.
         """
-        used = np.flatnonzero(self._alive.any(0))
+        used = np.flatnonzero(self.alive.any(0))
         width, longest = int(used[-1]) + 1 if len(used) else 0, max(self.lengths, default=0)
         if 4 * longest < 3 * width:
-            order = (~self._alive).argsort(1, kind="stable")[:, :longest]
-            self._alive = np.take_along_axis(self._alive, order, 1)
+            order = (~self.alive).argsort(1, kind="stable")[:, :longest]
+            self.alive = np.take_along_axis(self.alive, order, 1)
             self._places = np.take_along_axis(self._places, order, 1)
             index = torch.from_numpy(order.copy()).to(self.device)
             for layer in self._filled():
                 layer.close_gaps(index)
             self._cut_positions(lambda own: own.take_along_dim(index[None], 2))
-        elif width < self._alive.shape[1]:
-            self._alive, self._places = self._alive[:, :width], self._places[:, :width]
+        elif width < self.alive.shape[1]:
+            self.alive, self._places = self.alive[:, :width], self._places[:, :width]
             for layer in self._filled():
                 layer.keep(width)
             self._cut_positions(lambda own: own[..., :width])

@@ -10,23 +10,10 @@ from rdk_cuda.integrations.eagle3 import Eagle3Drafter, read_drafts, unrolled_re
 from rdk_cuda.integrations.huggingface import HuggingFaceModel
 from rdk_cuda.recipes.record import record
 
+from ..test_state_drafters import eagle
 from .test_drafter import LAYERS, pair
 
 IDS = torch.tensor([[5, 3, 1, 0, 2, 4, 4, 1], [4, 2, 2, 9, 11, 5, 3, 0]])
-
-
-def from_scratch(model: Any, drafter: Eagle3Drafter, known: list[int], drafted: list[int]) -> Any:
-    """The logits after `known + drafted`, of which the target has read all of `known` but one."""
-    ids = torch.tensor([known])
-    states = model(ids[:, :-1], output_hidden_states=True).hidden_states
-    states = torch.cat([states[at] for at in drafter.state_layers], -1)
-    tokens, states = ids[:, 1:], drafter.network.fuse(states)
-    for token in [*drafted, None]:
-        hidden = drafter.network(tokens, states)
-        if token is not None:
-            tokens = torch.cat([tokens, torch.tensor([[token]])], 1)
-            states = torch.cat([states, drafter.network.handed_on(hidden[:, -1:])], 1)
-    return drafter.network.logits(hidden[0, -1])
 
 
 @pytest.mark.parametrize("draft_length", [1, 3])
@@ -34,7 +21,8 @@ def from_scratch(model: Any, drafter: Eagle3Drafter, known: list[int], drafted: 
 def test_each_position_is_of_its_place_in_a_draft(
     draft_length: int, variant: dict[str, Any]
 ) -> None:
-    target, drafter, _ = pair(**variant)
+    made = eagle(12, **variant)
+    target, drafter = made.target, made.drafter
     reading = read_drafts(target, drafter, draft_length)(IDS)
     plain = target.model(IDS).logits
     torch.testing.assert_close(reading.target_logits, plain[:, 1:], rtol=1e-4, atol=1e-4)
@@ -42,9 +30,8 @@ def test_each_position_is_of_its_place_in_a_draft(
         for at, hidden in enumerate(reading.hidden[b]):
             place = at % draft_length
             known, drafted = text[: at + 2 - place], text[at + 2 - place : at + 2]
-            expected = from_scratch(target.model, drafter, known, drafted)
             found = hidden @ drafter.network.lm_head.weight.T
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(found, made.row(known, drafted), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("draft_length", [1, 3, 4])
