@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -207,14 +208,21 @@ def test_a_saved_drafter_is_steered_when_labs_load_it_and_refused_by_the_core(
     )
     assert sum(generate.statistics.drafted) > 0
     line = rf"needs to be read by `rdk_cuda\.labs\.steering\.generate_from\('{directory}'\)`"
-    for read in (_calibrated, load_pruned, Generate.from_directory):
+    for read in (in_sglang, load_pruned, Generate.from_directory):
         with pytest.raises(SavedDrafterError, match=line):
             read(directory)
     save_drafter(directory, drafter(), words(), load_steered(directory)[1], {}, overwrite=True)
-    assert load_pruned(directory)[0].vocabulary == _calibrated(directory).vocabulary
+    assert load_pruned(directory)[0].vocabulary == in_sglang(directory).vocabulary
     assert not isinstance(Generate.from_directory(directory).drafter, SteeredModel)
     with pytest.raises(FileNotFoundError):
         load_steered(directory)
+
+
+def in_sglang(directory: Path) -> Any:
+    """As SGLang's plugin reads it."""
+    return _calibrated(
+        SimpleNamespace(speculative_token_map=directory, speculative_draft_model_path=None)
+    )
 
 
 def damaged(name: str, change: Callable[[torch.Tensor], torch.Tensor], **facts: str) -> Any:
