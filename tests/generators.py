@@ -141,10 +141,10 @@ class Drafted:
     def with_stats(self, temperature: Tensor | None = None) -> Any:
         """With those that `draft` returns for the rows, all drafted at the first temperature or
         each at its own."""
-        rows = torch.arange(len(self.draft_logits))
+        zeros = torch.zeros(len(self.draft_logits), dtype=torch.int64)
         if temperature is None:
-            temperature = self.draft_temperature[:1].expand(len(rows)).contiguous()
-        given = (self.draft_logits, temperature, rows, rows, *self.affinity.by_draft)
+            temperature = self.draft_temperature[:1].expand(len(zeros)).contiguous()
+        given = (self.draft_logits, temperature, zeros, zeros, *self.affinity.by_draft)
         stats = torch.ops.rdk.draft(*given, self.dynamic_tokens, self.dynamic_logits)[1]
         return self.replace(draft_stats=stats)
 
