@@ -128,8 +128,29 @@ def dynamic_tokens(rows: int, columns: int, target_size: int, seed: int = 0) -> 
     return tokens
 
 
+class Drafted:
+    """What batches and trees have in common."""
+
+    @property
+    def size(self) -> int:
+        return self.step_keys.numel()
+
+    def replace(self, **changes: object) -> Any:
+        return dataclasses.replace(self, **changes)
+
+    def with_stats(self, temperature: Tensor | None = None) -> Any:
+        """With those that `draft` returns for the rows, all drafted at the first temperature or
+        each at its own."""
+        zeros = torch.zeros(len(self.draft_logits), dtype=torch.int64)
+        if temperature is None:
+            temperature = self.draft_temperature[:1].expand(len(zeros)).contiguous()
+        given = (self.draft_logits, temperature, zeros, zeros, *self.affinity.by_draft)
+        stats = torch.ops.rdk.draft(*given, self.dynamic_tokens, self.dynamic_logits)[1]
+        return self.replace(draft_stats=stats)
+
+
 @dataclass
-class Batch:
+class Batch(Drafted):
     """The arguments of `rdk::verify`, in its order but for the affinity."""
 
     target_logits: Tensor
@@ -153,10 +174,6 @@ class Batch:
     logprobs: int = 0
     method: int = 0
 
-    @property
-    def size(self) -> int:
-        return self.step_keys.numel()
-
     def arguments(self) -> tuple[object, ...]:
         """What `torch.ops.rdk.verify` and `reference.verify` are called with."""
         fields = [getattr(self, field.name) for field in dataclasses.fields(self)]
@@ -164,24 +181,6 @@ class Batch:
         last = fields[14:]
         extended = any(x is not None for x in last[:4]) or any(last[4:])
         return (*given, *last) if extended else given
-
-    def replace(self, **changes: object) -> Batch:
-        return dataclasses.replace(self, **changes)
-
-    def with_stats(self) -> Batch:
-        """With those that `draft` returns for the rows, all drafted at the first temperature."""
-        rows = self.draft_logits.shape[0]
-        zeros = torch.zeros(rows, dtype=torch.int64)
-        _, stats = torch.ops.rdk.draft(
-            self.draft_logits,
-            self.draft_temperature[:1].expand(rows).contiguous(),
-            zeros,
-            zeros,
-            *self.affinity.by_draft,
-            self.dynamic_tokens,
-            self.dynamic_logits,
-        )
-        return self.replace(draft_stats=stats)
 
     def not_aligned(self) -> Batch:
         """The same with rows that begin anywhere in memory, for slices of wider rows."""

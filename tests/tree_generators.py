@@ -15,11 +15,11 @@ from torch import Tensor
 from rdk_cuda import reference
 from rdk_cuda.affinity import Affinity
 from tests import generators
-from tests.generators import Batch
+from tests.generators import Batch, Drafted
 
 
 @dataclass
-class Trees:
+class Trees(Drafted):
     """The arguments of `rdk::verify_tree`, in its order but for the affinity."""
 
     target_logits: Tensor
@@ -43,10 +43,6 @@ class Trees:
     dynamic_logits: Tensor | None = None
     method: int = 0
 
-    @property
-    def size(self) -> int:
-        return self.step_keys.numel()
-
     def arguments(self) -> tuple[object, ...]:
         """What `torch.ops.rdk.verify_tree` and `reference.verify_tree` are called with."""
         fields = [getattr(self, field.name) for field in dataclasses.fields(self)]
@@ -54,9 +50,6 @@ class Trees:
             nothing = (None,) * 12
             return (*fields[:12], *nothing, self.method) if self.method else tuple(fields[:12])
         return (*fields[:16], *self.affinity.by_target, *fields[17:])
-
-    def replace(self, **changes: object) -> Trees:
-        return dataclasses.replace(self, **changes)
 
 
 def trees(

@@ -167,16 +167,6 @@ def batch(target_temperature: float = 1.0, draft_temperature: float = 1.0) -> Ba
     return made
 
 
-def with_stats(batch: Batch, temperature: Tensor | None = None) -> Batch:
-    zeros = torch.zeros(6, dtype=torch.int64)
-    scale = torch.ones(6) if temperature is None else temperature
-    dynamic = batch.dynamic_tokens, batch.dynamic_logits
-    _, stats = torch.ops.rdk.draft(
-        batch.draft_logits, scale, zeros, zeros, *batch.affinity.by_draft, *dynamic
-    )
-    return batch.replace(draft_stats=stats)
-
-
 def verified(batch: Batch) -> tuple[list[list[int]], list[int]]:
     """As the reference decides, too."""
     tokens, num_accepted, _ = torch.ops.rdk.verify(*batch.arguments())
@@ -220,7 +210,7 @@ def test_a_draft_row_without_distribution_is_rejected_and_drawn_from_the_target(
     temperature = torch.ones(6)
     spoil(case, given.draft_logits, temperature, given.dynamic_logits)
     given.draft_temperature[1] = temperature[BAD]  # Draft row 2 is the first of sequence 1.
-    assert_rejected(with_stats(given, temperature) if stats else given, 0)
+    assert_rejected(given.with_stats(temperature) if stats else given, 0)
 
 
 NARROW, WIDE = [SIZE, -2, LEAST, LARGEST], [2**62, -(2**62), 2**32 + 5, -(2**32) + 5]
@@ -240,9 +230,6 @@ def test_a_drafted_id_out_of_range_is_rejected(
     given.draft_token_ids = given.draft_token_ids.to(dtype)
     given.draft_token_ids[3] = token
     assert_rejected(given, 1)
-
-
-# Of three sequences over six tokens.
 
 
 @pytest.mark.parametrize("stats", [[NAN] * 4, [INF, 1, 0, 0], [0, 0, 0, 0], [0, -1, 0, 0]])

@@ -57,18 +57,7 @@ def test_none_or_all_of_the_nodes_are_drawn(drawn: float, method: int) -> None:
 def test_stats_that_draft_returned_change_no_bit(method: int) -> None:
     affinity = generators.affinity("mixed-3", 2500)
     trees = tree_generators.mixed_trees(affinity, SIZES, dynamic=5).replace(method=method)
-    rows = trees.draft_logits.shape[0]
-    integers = torch.arange(rows)
-    _, stats = torch.ops.rdk.draft(
-        trees.draft_logits,
-        torch.ones(rows),
-        integers,
-        integers,
-        *affinity.by_draft,
-        trees.dynamic_tokens,
-        trees.dynamic_logits,
-    )
-    given = trees.replace(draft_stats=stats)
+    given = trees.with_stats()
     assert all(map(torch.equal, walk(given), walk(trees)))
     assert_walks_as_the_reference(given)
 

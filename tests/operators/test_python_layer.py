@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from torch._dynamo.testing import CompileCounter
 
 import rdk_cuda
 from rdk_cuda.affinity import Affinity
-from rdk_cuda.vocabulary import Vocabulary
 from tests import generators
 
 from .test_python_layer_bad_input import FIRST, drafted, identity
@@ -188,29 +186,6 @@ def test_a_step_of_the_python_layer_compiles_into_one_graph() -> None:
     inputs = torch.randn(3, 5), torch.randn(3, 3, 5)
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(*inputs), step(*inputs))
-
-
-def test_what_is_no_tensor_affinity_or_number_is_named(affinity: Affinity) -> None:
-    logits, _, _, target = inputs(affinity)
-    draft = rdk_cuda.draft(logits, affinity, seeds=[0] * BATCH, positions=0)
-    other: Any = Vocabulary.identity(affinity.target_size)
-    absent: Any = None
-    calls: list[tuple[Callable[[], object], str]] = [
-        (lambda: rdk_cuda.draft(logits, other), "draft: affinity is a Vocabulary; needs an Aff"),
-        (lambda: rdk_cuda.redistribute(logits, other), "redistribute: affinity is a Vocabulary"),
-        (lambda: rdk_cuda.verify(target, draft, other), "verify: affinity is a Vocabulary"),
-        (lambda: rdk_cuda.draft(logits.tolist(), affinity), "draft: draft_logits is a list; needs"),
-        (lambda: rdk_cuda.redistribute(logits.tolist(), affinity), "draft_logits is a list; needs"),
-        (lambda: rdk_cuda.verify(target.tolist(), draft, affinity), "target_logits is a list"),
-        (lambda: rdk_cuda.redistribute(logits, affinity, absent), "temperature is None; needs a"),
-        (lambda: rdk_cuda.verify(target, draft, affinity, absent), "verify: temperature is None"),
-        (lambda: rdk_cuda.verify(target, absent, affinity), "drafts is a NoneType; needs Draft"),
-        (lambda: rdk_cuda.verify(target, [logits], affinity), "drafts is a list; needs Drafts"),
-        (lambda: rdk_cuda.verify(target, draft, affinity, allowed=other), "allowed is a Vocab"),
-    ]
-    for call, sentence in calls:
-        with pytest.raises(TypeError, match=sentence):
-            call()
 
 
 def test_eager_calls_of_other_forms_do_not_compile_a_caller_again(cpu_or_cuda: str) -> None:

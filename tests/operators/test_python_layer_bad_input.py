@@ -106,13 +106,35 @@ REFUSED: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any], str]
 ]
 
 
+OTHER_TYPE, LIST = Vocabulary.identity(5), TWO.tolist()
+REFUSED_TYPES: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any], str]] = [
+    (rdk_cuda.draft, (TWO, OTHER_TYPE), {}, "draft: affinity is a Vocabulary; needs an Aff"),
+    (rdk_cuda.redistribute, (TWO, OTHER_TYPE), {}, "redistribute: affinity is a Vocabulary"),
+    (rdk_cuda.verify, (TARGET, FIRST, OTHER_TYPE), {}, "verify: affinity is a Vocabulary"),
+    (rdk_cuda.draft, (LIST, identity()), {}, "draft: draft_logits is a list; needs"),
+    (rdk_cuda.redistribute, (LIST, identity()), {}, "draft_logits is a list; needs"),
+    (verified, (LIST,), {}, "target_logits is a list"),
+    (redistributed, (None,), {}, "temperature is None; needs a"),
+    (verified, (), {"temperature": None}, "verify: temperature is None"),
+    (verified, (TARGET, None), {}, "drafts is a NoneType; needs Draft"),
+    (verified, (TARGET, [TWO]), {}, "drafts is a list; needs Drafts"),
+    (verified, (), {"allowed": OTHER_TYPE}, "allowed is a Vocab"),
+]
+
+
 @pytest.mark.parametrize(
-    ("call", "given", "named", "message"), REFUSED, ids=[each[-1][:40] for each in REFUSED]
+    ("error", "call", "given", "named", "message"),
+    [(ValueError, *each) for each in REFUSED] + [(TypeError, *each) for each in REFUSED_TYPES],
+    ids=[each[-1][:40] for each in REFUSED + REFUSED_TYPES],
 )
 def test_what_does_not_fit_together_is_refused_by_function_and_argument(
-    call: Callable[..., object], given: tuple[Any, ...], named: dict[str, Any], message: str
+    error: type[Exception],
+    call: Callable[..., object],
+    given: tuple[Any, ...],
+    named: dict[str, Any],
+    message: str,
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(error, match=message):
         call(*given, **named)
 
 

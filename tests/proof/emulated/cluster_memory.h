@@ -33,9 +33,35 @@ class ClusterMemory {
   };
 
   // Each says what is wrong, or nothing.
-  std::string store(const Store& made);
-  std::string load(const Place& at, const Moment& moment);
-  std::string leave(unsigned block) const;
+  std::string store(const Store& made) {
+    for (const Load& other : loads_) {
+      const bool ordered = made.from == made.to.block && other.moment.precedes(made.moment);
+      if (other.at.meets(made.to) && !ordered) return race(made.to.block, "loaded it");
+    }
+    for (const Store& other : stores_) {
+      const bool ordered = made.from == other.from && other.moment.precedes(made.moment);
+      if (other.to.meets(made.to) && !ordered) return race(other.from, "stored there");
+    }
+    stores_.push_back(made);
+    return "";
+  }
+  std::string load(const Place& at, const Moment& moment) {
+    for (const Store& other : stores_) {
+      const bool ordered = other.from == at.block && other.moment.precedes(moment);
+      if (other.to.meets(at) && !ordered) return race(other.from, "stored it");
+    }
+    loads_.push_back({at, moment});
+    return "";
+  }
+  std::string leave(unsigned block) const {
+    for (const Store& each : stores_) {
+      if (each.to.block == block && each.from != block) {
+        return "it returns while block " + std::to_string(each.from) +
+               " of the cluster stores into its shared memory";
+      }
+    }
+    return "";
+  }
 
   // At a barrier of the cluster: gives what has been stored to land(store), and forgets.
   template <typename Land>
@@ -50,6 +76,10 @@ class ClusterMemory {
     Place at;
     Moment moment;
   };
+  static std::string race(unsigned block, const char* did) {
+    return "race: block " + std::to_string(block) + " of the cluster has " + did +
+           ", and no barrier between them orders the two";
+  }
   std::vector<Store> stores_;  // since the last barrier of the cluster
   std::vector<Load> loads_;
 };

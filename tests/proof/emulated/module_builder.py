@@ -32,8 +32,6 @@ EMULATOR = Path(__file__).resolve().parent
 EMULATOR_SOURCES = [
     EMULATOR / name
     for name in (
-        "async_copies.cpp",
-        "cluster_memory.cpp",
         "fiber.cpp",
         "global_memory.cpp",
         "kernel_attributes.cpp",

@@ -18,9 +18,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from rdk_cuda._ops.contract import OPERATORS
 from tests import generators
 from tests.devices import MACHINES, set_machine
 from tests.operators.test_draft import arguments
+from tests.proof.fuzz.worker import as_tuple
+from tests.tolerances import assert_same_bits
 
 from .driver_rules import static_bytes
 from .emulated_operators import build
@@ -33,12 +36,13 @@ FAR = 2**30 + 3  # elements between rows: the third row starts beyond 2^31
 
 def far_apart(rows: Tensor, folder: Path) -> Tensor:
     """The same rows in a sparse file of some gigabytes, of which only they take space."""
-    count = (rows.shape[0] - 1) * FAR + rows.shape[1]
+    packed = rows.flatten(0, -2)
+    count = (packed.shape[0] - 1) * FAR + packed.shape[1]
     file = folder / f"{len(list(folder.iterdir()))}"
     flat = torch.from_file(str(file), shared=True, size=count, dtype=rows.dtype)
-    far = flat.as_strided(rows.shape, (FAR, 1))
-    far.copy_(rows)
-    return far
+    far = flat.as_strided(packed.shape, (FAR, 1))
+    far.copy_(packed)
+    return far.unflatten(0, rows.shape[:-1])
 
 
 @pytest.mark.usefixtures("emulated")
@@ -67,18 +71,25 @@ def cpu_or_kernels(request: pytest.FixtureRequest) -> None:
         set_machine(request.getfixturevalue("emulated"), request.param, request)
 
 
+FAST = ("draft", "redistribute", "gather_logits")
+STRIDED = [
+    operator if operator in FAST else pytest.param(operator, marks=pytest.mark.ci)
+    for operator, rules in OPERATORS.items()
+    if any(rule.strides for rule in rules.tensors.values())
+]
+
+
 @pytest.mark.usefixtures("cpu_or_kernels")
-def test_draft_and_redistribute_read_rows_beyond_2_31_elements(tmp_path: Path) -> None:
-    affinity = generators.affinity("mixed-1", 300)
-    given = list(arguments(affinity, 4, dtype=torch.bfloat16, dynamic=5))
-    columns = (*affinity.by_target, affinity.row_top)
-    drafted = torch.ops.rdk.draft(*given)
-    probs = torch.ops.rdk.redistribute(*given[:2], *columns, *given[-2:])
-    for index in (0, -2, -1):
-        given[index] = far_apart(given[index], tmp_path)
-    for actual, expected in zip(torch.ops.rdk.draft(*given), drafted, strict=True):
-        assert torch.equal(actual, expected)
-    assert torch.equal(torch.ops.rdk.redistribute(*given[:2], *columns, *given[-2:]), probs)
+@pytest.mark.parametrize("operator", STRIDED)
+def test_rows_beyond_2_31_elements_are_read(operator: str, tmp_path: Path) -> None:
+    call, given = getattr(torch.ops.rdk, operator), generators.call(operator, torch.bfloat16)
+    expected = as_tuple(call(**given))
+    far = {
+        name: far_apart(given[name], tmp_path)
+        for name, rule in OPERATORS[operator].tensors.items()
+        if rule.strides
+    }
+    assert_same_bits(as_tuple(call(**given | far)), expected)
 
 
 @pytest.mark.usefixtures("cpu_or_kernels")
@@ -93,20 +104,7 @@ def test_verify_reads_rows_beyond_2_31_elements(lengths: list[int], tmp_path: Pa
     assert expected[1][0] > 0
     names = ("target_logits", "draft_logits", "dynamic_tokens", "dynamic_logits")
     far = batch.replace(**{name: far_apart(getattr(batch, name), tmp_path) for name in names})
-    for actual, same in zip(torch.ops.rdk.verify(*far.arguments()), expected, strict=True):
-        assert torch.equal(actual, same)
-
-
-@pytest.mark.usefixtures("cpu_or_kernels")
-def test_gather_logits_reads_rows_beyond_2_31_elements(tmp_path: Path) -> None:
-    hidden = generators.logits(3, 70, dtype=torch.bfloat16)
-    weight = generators.logits(4, 70, seed=1, dtype=torch.bfloat16)
-    tokens = torch.tensor([[0, 3], [2, 1], [3, 3]])
-    expected = torch.ops.rdk.gather_logits(hidden, weight, tokens)
-    actual = torch.ops.rdk.gather_logits(
-        far_apart(hidden, tmp_path), far_apart(weight, tmp_path), tokens
-    )
-    assert torch.equal(actual, expected)
+    assert_same_bits(torch.ops.rdk.verify(*far.arguments()), expected)
 
 
 # ------------------------------------------------------------------------------------- outputs

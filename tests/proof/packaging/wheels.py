@@ -26,9 +26,10 @@ import build_kernels as kernels
 
 from .distributions import ROOT, environment_with, run
 
-# README's line with the operator, and whether its rows are distributions.
+# README's line with the operator, and whether its rows are distributions; the installed package's.
 TRIED = """
-import torch, rdk_cuda
+import pathlib, sys, torch, rdk_cuda
+assert pathlib.Path(rdk_cuda.__file__).is_relative_to(sys.prefix), rdk_cuda.__file__
 affinity = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary([4, 0, 2], target_size=5))
 columns = (*affinity.by_target, affinity.row_top)
 rows = torch.ops.rdk.redistribute(torch.randn(2, 3), torch.ones(2), *columns)
