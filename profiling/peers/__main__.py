@@ -113,7 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """All cases, one after the other."""
 
-    importable()
+    if arguments.device == "cuda":
+        importable()
 
     def rows(progress: Progress) -> Iterator[Row]:
         comparison = Comparison(arguments, progress)

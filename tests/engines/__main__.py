@@ -45,15 +45,25 @@ OF_THE_MODEL = ("full", *(f"{kind}-{share}" for share in SHARES for kind in KIND
 OF_EAGLE3 = ("eagle3", "virtual-eagle3", "virtual-dynamic-eagle3")
 
 
+def greedy(engine: Engine, drafter: Path | None, name: str, plain: Any, prompts: Any) -> Any:
+    """A row of one drafter; `plain` is the text that it should have."""
+    engine.use(drafter)
+    said, accepted = engine.drafted(prompts, SamplingParams(temperature=0, max_tokens=TOKENS))
+    return {
+        "drafter": name,
+        "prompts": len(prompts),
+        "equal": sum(a == b for a, b in zip(said, plain, strict=True)),
+        "accepted_per_step": round(accepted, 4),
+    }
+
+
 def measured(
     engine: Engine, model: Path, names: tuple[str, ...], directory: Path, plain: Any, prompts: Any
 ) -> Iterator[dict[str, Any]]:
     """One row for each drafter; `plain` is the greedy text that it should have."""
-    greedy = SamplingParams(temperature=0, max_tokens=TOKENS)
     for name in names:
         own = None if name in ("full", "eagle3") else directory / name
-        engine.use(own)
-        said, accepted = engine.drafted(prompts, greedy)
+        row = greedy(engine, own, name, plain, prompts)
         decoder = our_decoder(model, own, DRAFTS)
         there, here = [], []
         for group in range(GROUPS):
@@ -69,11 +79,7 @@ def measured(
         half = T_97_5 * statistics.stdev(less) / GROUPS**0.5
         arena = engine.proposer.arena
         kept = arena.rows.memory
-        row = {
-            "drafter": name,
-            "prompts": len(prompts),
-            "equal": sum(a == b for a, b in zip(said, plain, strict=True)),
-            "accepted_per_step": round(accepted, 4),
+        row |= {
             "accepted_per_step_at_temperature_1": round(statistics.mean(there), 4),
             "of_our_decoder": round(statistics.mean(here), 4),
             "less_that": [round(statistics.mean(less) + side * half, 4) for side in (-1, 1)],

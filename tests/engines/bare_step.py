@@ -45,9 +45,10 @@ class Of(NamedTuple):
         return self.put(torch.randn(*shape, generator=generator).to(self.dtype))
 
     def verified(self, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """Rows of logits, and packed drafts."""
-        rows, drafts = self.requests * (self.drafts + 1), self.requests * self.drafts
-        return self.numbers(rows, self.tokens, seed=seed), self.numbers(drafts, most=self.tokens)
+        """Rows of logits, of which 64 are drawn, and packed drafts."""
+        count, drafts = self.requests * (self.drafts + 1), self.requests * self.drafts
+        rows = self.numbers(min(count, 64), self.tokens, seed=seed).repeat(-(-count // 64), 1)
+        return rows[:count], self.numbers(drafts, most=self.tokens)
 
     def hidden(self, seed: int = 0) -> list[Tensor]:
         """The drafter's states, for each draft."""

@@ -16,6 +16,7 @@ from examples.demo.corpus import held_out_files, read_text
 from .pair import TARGET
 
 TOP = 6
+FALSE_ALARM = 1e-4  # of each statistical test
 
 
 def prompts_of(count: int, length: int = 48, target: Path = TARGET) -> list[list[int]]:
@@ -94,6 +95,19 @@ class Joint:
     def p_value(self, samples: Sequence[Sequence[int]]) -> float:
         """Of Pearson's test, bins with fewer than 5 expected taken together."""
         return p_value(self.bins, list(map(self.bin_of, samples)))
+
+
+def assert_joint(drawn: Sequence[Sequence[int]], prompt: Sequence[int], **of: Any) -> None:
+    """First tokens have the distribution of the target, and not of a hotter one without limits.
+
+    Args:
+        of: of `Joint`, three tokens unless it says `length`; `control`, by which factor higher.
+    """
+    factor = of.pop("control", 1.3)
+    right = {"length": 3} | of
+    wrong = right | {"temperature": right["temperature"] * factor, "top_p": 1.0, "min_p": 0.0}
+    assert Joint(prompt, **right).p_value(drawn) > FALSE_ALARM
+    assert Joint(prompt, **wrong).p_value(drawn) < FALSE_ALARM
 
 
 class Words:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -24,7 +23,7 @@ from examples.demo.corpus import calibration_files, held_out_files
 from profiling.machine import describe
 from rdk_cuda.files import write_json
 
-from .__main__ import TOKENS
+from .__main__ import TOKENS, greedy
 from .drafters import KINDS, calibrate, write_kinds
 from .engine import DRAFTS, VERSION, WORKER, Engine
 from .exact import prompts_of
@@ -70,24 +69,15 @@ def main() -> None:
     model = unpacked(arguments.directory / "model")
     calibrated(model, arguments.directory)
     prompts = prompts_of(arguments.prompts, target=model)
-    greedy = SamplingParams(temperature=0, max_tokens=TOKENS)
     engine = Engine(target=model, **OPTIONS)
-    plain = engine.tokens(prompts, greedy)
+    plain = engine.tokens(prompts, SamplingParams(temperature=0, max_tokens=TOKENS))
     engine.close()
     kinds = [f"{kind}-{SHARE}" for kind in KINDS]
     engine = Engine(model, WORKER, arguments.directory / kinds[-1], target=model, **OPTIONS)
-    rows: list[dict[str, Any]] = []
+    rows = []
     for name in ("full", *kinds):
-        engine.use(None if name == "full" else arguments.directory / name)
-        said, accepted = engine.drafted(prompts, greedy)
-        rows.append(
-            {
-                "drafter": name,
-                "prompts": len(prompts),
-                "equal": sum(a == b for a, b in zip(said, plain, strict=True)),
-                "accepted_per_step": round(accepted, 4),
-            }
-        )
+        own = None if name == "full" else arguments.directory / name
+        rows.append(greedy(engine, own, name, plain, prompts))
         print(rows[-1], flush=True)
     engine.close()
     found = {

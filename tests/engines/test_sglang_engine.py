@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from .exact import Joint, prompts_of
+from .exact import assert_joint, prompts_of
 from .pair import TARGET
 
 NO_SGLANG = find_spec("sglang") is None
@@ -23,7 +23,6 @@ pytestmark = [
 ]
 
 DRAFTS, TOKENS, SAMPLES = 4, 64, 2048
-FALSE_ALARM = 1e-4  # of each statistical test
 
 
 class Engine:
@@ -97,9 +96,7 @@ def test_drawn_tokens_have_the_targets_distribution(
         for seed in range(SAMPLES)
     ]
     tokens = engine.tokens([prompt] * SAMPLES, params)
-    assert Joint(prompt, 3, **setting).p_value(tokens) > FALSE_ALARM
-    wrong = setting | {"temperature": 1.4 * setting["temperature"]}  # the control
-    assert Joint(prompt, 3, **wrong).p_value(tokens) < FALSE_ALARM
+    assert_joint(tokens, prompt, **setting, control=1.4)
 
 
 def test_a_seed_gives_the_same_text_alone_and_among_others(engine: Engine) -> None:

@@ -22,7 +22,6 @@ from rdk_cuda.integrations.sglang.drafting import DraftWorker
 from tests.integrations import fake_sglang
 from tests.integrations import test_sglang_plugin as stand_in
 from tests.integrations.test_sglang_configuration import options
-from tests.proof.statistics.chi_square import CERTAIN, assert_fits, p_value
 
 from .engine_hooks import SGLANG
 from .engine_sources import differences
@@ -124,19 +123,6 @@ def _compiled(
         for given in [*node.args.args, *node.args.kwonlyargs]:
             given.annotation = None
     exec(compile(ast.Module(found, []), "<sglang>", "exec"), vars(engine), into)
-
-
-@pytest.mark.parametrize("name", ["T = 0.7", "seeds", "top-p 0.8"])
-def test_sglangs_own_drafting_gives_the_targets_distribution(published: Any, name: str) -> None:
-    torch.manual_seed(21)
-    options, processed = stand_in.SETTINGS[name]
-    worker = stand_in.worker_of(published, DraftWorker(stand_in.pruned()))
-    info = stand_in.sampling(stand_in.SAMPLES, **options)
-    tokens, accepted = stand_in.said(published, worker, info)
-    counts = stand_in.counts(tokens)
-    assert_fits(counts, stand_in.exact(processed))
-    assert accepted > stand_in.SAMPLES / 2
-    assert p_value(counts, stand_in.exact(lambda row: (row / 1.2).softmax(-1))) < CERTAIN
 
 
 def test_sglangs_own_drafting_draws_what_the_stand_ins_does(

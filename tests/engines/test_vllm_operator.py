@@ -19,14 +19,13 @@ from vllm.reasoning.basic_parsers import BaseThinkingReasoningParser
 from rdk_cuda.integrations.vllm.draft_head import DraftHead
 
 from .engine import DRAFTS, WORKER, Engine
-from .exact import Joint, Words
+from .exact import Words, assert_joint
 from .interpreter import V2
 from .jobs import FIRST, OFTEN, PROMPTS, SAMPLES, WORDS, with_grammar
 from .pair import TARGET, adapter
 
 pytestmark = pytest.mark.night
 
-FALSE_ALARM = 1e-4  # of each statistical test
 TOKENIZER = AutoTokenizer.from_pretrained(TARGET)
 THINKS, END = PROMPTS[30], "):"  # which is the second token of two in three texts
 STOP = [*map(TOKENIZER.decode, OFTEN), "elf.", "def"]
@@ -220,9 +219,8 @@ def test_a_grammar_begins_where_thinking_ends_among_drafts(engine: Engine) -> No
     end, words = TOKENIZER.convert_tokens_to_ids(END), Words(WORDS)
     drawn = engine.tokens([THINKS] * SAMPLES, with_grammar(1.0, 4))
     assert engine.proposer.counters.read()["put_back_tokens.grammar"] > 0
-    for temperature, right in ((1.0, True), (1.3, False)):  # the second is a control
-        joint = Joint(THINKS, 4, temperature, allowed=lambda text: words.after(text, end))
-        assert (joint.p_value(drawn) > FALSE_ALARM) == right
+    allowed = {"allowed": lambda text: words.after(text, end)}
+    assert_joint(drawn, THINKS, temperature=1.0, length=4, **allowed)
 
 
 @pytest.mark.skipif(V2, reason="its kernels are interpreted, and what it drafts is the same")

@@ -27,9 +27,8 @@ from rdk_cuda.integrations.vllm.requests import Requests
 from rdk_cuda.integrations.vllm.target_logits import LogitRows, Processed, _minimums
 from rdk_cuda.integrations.vllm.verification import TokenSampler
 
-from .exact import p_value
+from .exact import FALSE_ALARM, p_value
 
-FALSE_ALARM = 1e-4  # of each statistical test
 SAMPLES = 20_000
 P = torch.tensor([0.3, 0.2, 0.1, 0.05, 0.05, 0.1, 0.1, 0.1])
 Q = torch.tensor([0.05, 0.05, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1])

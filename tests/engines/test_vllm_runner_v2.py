@@ -29,10 +29,9 @@ from rdk_cuda.integrations.vllm import CPUWorker
 from rdk_cuda.integrations.vllm.metrics import Counters
 from rdk_cuda.integrations.vllm.verification_v2 import TokenSampler
 
-from .exact import p_value
+from .exact import FALSE_ALARM, p_value
 from .scheduled import PARAMETERS, PREEMPTED, SIZE, K, Step, changed
 
-FALSE_ALARM = 1e-4  # of each statistical test
 OPTIONS = SimpleNamespace(
     num_speculative_tokens=K, enable_adaptive_verification=False, rejection_sample_method="standard"
 )

@@ -174,6 +174,10 @@ tokens are mapped for a drafter where it says so
     v1.spec_decode.llm_base_proposer: if self.use_heterogeneous_vocab:
 a slot is known by its request
     v1.worker.gpu.model_runner: map(self.req_states.req_id_to_index.__getitem__, req_ids)
+a slot's temperature and seed are written where a request is new there
+    v1.worker.gpu.model_runner: self.sampler.add_request(req_index, new_req_data.sampling_params)
+and one that is resumed is new in V2
+    v1.core.sched.scheduler: scheduled_new_reqs.extend(scheduled_resumed_reqs)
 a request has as many drafts as were scheduled
     v1.worker.gpu.model_runner: (len(draft_tokens.get(req_id, ())) for req_id in req_ids)
 drafts are taken before the step that compares them samples

@@ -24,7 +24,7 @@ from tests.gpu.steps import FOLDER, NAMES, differing, recording, replayed
 
 from .drafters import KINDS
 from .engine import DRAFTS, WORKER, Engine, speculation
-from .exact import Joint, Words
+from .exact import FALSE_ALARM, Joint, Words, assert_joint
 from .interpreter import V2
 from .jobs import (
     ASKED,
@@ -42,8 +42,6 @@ from .jobs import (
 )
 from .our_decoder import our_decoder
 from .pair import EAGLE3
-
-FALSE_ALARM = 1e-4  # of each statistical test
 
 
 @pytest.fixture(scope="module")
@@ -219,16 +217,8 @@ def test_first_tokens_have_the_joint_distribution_of_the_target(
 ) -> None:
     engine.use(drafters / "virtual-dynamic-6.25")
     engine.verify_by(method)
-    assert_joint(engine, **setting)
-
-
-def assert_joint(engine: Engine, **setting: float) -> None:
     params = SamplingParams(max_tokens=3, **setting)  # type: ignore[arg-type]
-    drawn = engine.tokens([PROMPTS[13]] * SAMPLES, params)
-    assert Joint(PROMPTS[13], 3, **setting).p_value(drawn) > FALSE_ALARM
-    # A control: another temperature gives another distribution.
-    other = Joint(PROMPTS[13], 3, temperature=setting["temperature"] * 1.3)
-    assert other.p_value(drawn) < FALSE_ALARM
+    assert_joint(engine.tokens([PROMPTS[13]] * SAMPLES, params), PROMPTS[13], **setting)
 
 
 def test_a_verification_with_another_q_would_be_caught(
@@ -255,9 +245,8 @@ def test_a_grammar_gives_the_distribution_of_the_target_among_its_words(
 ) -> None:
     engine.use(drafters / "virtual-25")
     drawn = engine.tokens([PROMPTS[7]] * SAMPLES, with_grammar(1.0))
-    for temperature, right in ((1.0, True), (2.0, False)):  # the second is a control
-        expected = Joint(PROMPTS[7], 3, temperature, allowed=Words(WORDS).allowed)
-        assert (expected.p_value(drawn) > FALSE_ALARM) == right
+    allowed = Words(WORDS).allowed
+    assert_joint(drawn, PROMPTS[7], temperature=1.0, control=2.0, allowed=allowed)
 
 
 @pytest.mark.parametrize("name", [None, "virtual-eagle3", "virtual-dynamic-eagle3"])
@@ -295,4 +284,6 @@ def test_first_tokens_with_eagle3_have_the_joint_distribution_of_the_target(
 ) -> None:
     by_states.use(None if name is None else drafters / name)
     by_states.verify_by(method)
-    assert_joint(by_states, temperature=1.0)
+    params = SamplingParams(max_tokens=3, temperature=1.0)
+    drawn = by_states.tokens([PROMPTS[13]] * SAMPLES, params)
+    assert_joint(drawn, PROMPTS[13], temperature=1.0)

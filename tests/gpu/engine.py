@@ -31,6 +31,7 @@ from profiling.commands import Parser, add_measuring, measure_rows, run_columns,
 from profiling.peers.carried import importable
 from profiling.peers.memory import peak_bytes
 from profiling.results import Row
+from rdk_cuda.recipes.errors import InputError
 from rdk_cuda.recipes.timing import spread
 from tests.engines.bare_step import READ, Of, StepV1, StepV2
 
@@ -147,7 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run(options: Any) -> int:
         device = torch.device(options.device)
-        importable()
+        if not importable():
+            raise InputError("there is no vLLM, and nothing of it in build/engines: make test-vllm")
         about = {"vllm": import_module("vllm").__version__, **run_columns(command, options)}
         for requests in SIZES[:2]:
             of = of_size(device, requests, TINY)

@@ -17,9 +17,9 @@ from tests.engines.bare_step import Of, StepV2
 
 from . import engine
 
+pytest.importorskip("triton")
 if not importable():
     pytest.skip("make test-vllm has carried nothing", allow_module_level=True)
-pytest.importorskip("triton")
 
 BOTH = pytest.mark.parametrize("runner", ["v1", "v2"])
 BUSY = 100_000_000  # cycles: fifty milliseconds

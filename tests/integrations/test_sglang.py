@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from rdk_cuda import Affinity, Vocabulary
-from rdk_cuda.integrations.draft_arena import DraftArena
 from rdk_cuda.integrations.sglang import ChainVerified, verify_chain
 
 from .engine import K, Request, Running
@@ -100,15 +98,6 @@ def test_a_target_row_without_distribution_gives_no_token() -> None:
     verified = verified_of(running)
     assert tokens_of(verified)[4] == []
     assert tokens_of(verified)[:4] == running.expected()[:4]
-
-
-def test_an_idle_batch() -> None:
-    arena = DraftArena(Affinity.intersection(Vocabulary.identity(10)), 4, draft_length=2)
-    none = torch.zeros(0, dtype=torch.int64)
-    rows = none.view(0, 3)
-    given = torch.zeros(0, 10), rows, rows, none, torch.zeros(0, 1), none, none
-    verified = verify_chain(*given, arena, req_pool_indices=none)
-    assert [list(tensor.shape) for tensor in verified] == [[0], [0, 3], [0]]
 
 
 @pytest.mark.parametrize(
