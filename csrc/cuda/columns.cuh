@@ -81,9 +81,8 @@ RDK_DEVICE void add_entries(const AffinityColumns& affinity, const Columns<kCoun
 
 // Adds s_r P[r, x], the last summands of q, of which `stats` has the s_r.
 template <int kCount>
-RDK_DEVICE void add_priors(const AffinityColumns& affinity, const float* stats, int base, int end,
-                           float (&masses)[kCount]) {
-  const int rank = static_cast<int>(affinity.rank);
+RDK_DEVICE void add_priors(const AffinityColumns& affinity, int rank, const float* stats, int base,
+                           int end, float (&masses)[kCount]) {
 #pragma unroll 1
   for (int r = 0; r < rank; ++r) {
     float prior[kCount];
