@@ -132,7 +132,13 @@ RDK_DEVICE void compare(const OverlapLaunch& launch, int64_t index,
     if (draft.dynamic_size > 0) add_dynamic_columns(draft, max, base, q);
 #pragma unroll
     for (int j = 0; j < kTokens; ++j) q[j] *= row->reciprocal;
-    add_priors(affinity, rank, row->stats, base, size, q);
+    float prior[kTokens];
+#pragma unroll 1
+    for (int r = 0; r < rank; ++r) {
+      load_tokens(affinity.prior + r * affinity.target_size, base, size, prior);
+#pragma unroll
+      for (int j = 0; j < kTokens; ++j) q[j] += row->stats[2 + r] * prior[j];
+    }
     unsigned bits = 0;
 #pragma unroll
     for (int j = 0; j < kTokens; ++j) {
@@ -148,7 +154,6 @@ RDK_DEVICE void compare(const OverlapLaunch& launch, int64_t index,
 #pragma unroll
     for (int r = 0; r < kMaxRank; ++r) {
       if (r >= rank) continue;
-      float prior[kTokens];
       load_tokens(affinity.prior + r * affinity.target_size, base, size, prior);
 #pragma unroll
       for (int j = 0; j < kTokens; ++j) {

@@ -96,7 +96,13 @@ RDK_DEVICE void write_tile(const RedistributeLaunch& launch, const Tile& tile,
       }
       const float total = row.stats[1];
       divide(q, total, row.reciprocal);
-      add_priors(affinity, rank, row.stats, base, tile.end, q);
+#pragma unroll 1
+      for (int r = 0; r < rank; ++r) {
+        float prior[kTokens];
+        load_tokens(affinity.prior + r * affinity.target_size, base, tile.end, prior);
+#pragma unroll
+        for (int j = 0; j < kTokens; ++j) q[j] += row.stats[2 + r] * prior[j];
+      }
       store_tokens(q, base, tile.end, out);
     }
   }
