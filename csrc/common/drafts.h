@@ -8,9 +8,10 @@ namespace rdk {
 // What q a draft has: 0 everywhere, 1 at the draft, or that of a row.
 enum class DraftKind : int32_t { kUnusable, kOneHot, kRow };
 
-// What the arguments alone say. A row may still turn out to have no distribution.
+// What the arguments alone say. A row may still turn out to have no distribution. The temperature
+// is read where it decides, which leaves kernels the load for later.
 RDK_HOST_DEVICE DraftKind kind_of_draft(const VerifyParams& params, int64_t token, int row,
-                                        float temperature) {
+                                        const float& temperature) {
   if (token < 0 || token >= params.affinity.target_size) return DraftKind::kUnusable;
   if (row == -1) return DraftKind::kOneHot;
   if (row < 0 || row >= params.draft_rows.available) return DraftKind::kUnusable;

@@ -79,20 +79,6 @@ RDK_DEVICE void add_entries(const AffinityColumns& affinity, const Columns<kCoun
   }
 }
 
-// Adds s_r P[r, x], the last summands of q, of which `stats` has the s_r.
-template <int kCount>
-RDK_DEVICE void add_priors(const AffinityColumns& affinity, const float* stats, int base, int end,
-                           float (&masses)[kCount]) {
-  const int rank = static_cast<int>(affinity.rank);
-#pragma unroll 1
-  for (int r = 0; r < rank; ++r) {
-    float prior[kCount];
-    load_tokens(affinity.prior + r * affinity.target_size, base, end, prior);
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) masses[j] += stats[2 + r] * prior[j];
-  }
-}
-
 // Adds exp(z - max) of the dynamic columns of a warp's tokens, in the order of the columns.
 template <int kCount, typename D, typename C>
 RDK_DEVICE void add_dynamic_columns(const DraftRow<D, C>& draft, float max, int base,

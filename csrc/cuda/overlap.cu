@@ -109,6 +109,7 @@ RDK_DEVICE void compare(const OverlapLaunch& launch, int64_t index,
                         const TargetColumns<T, Whole>& target, const DraftRow<D, Whole>& draft,
                         const float* weights, OverlapRow* row) {
   const AffinityColumns& affinity = launch.params.affinity;
+  const int rank = static_cast<int>(affinity.rank);
   const int size = target.size;
   const float max = row->stats[0];
   uint32_t* words = launch.params.below + index * launch.params.words();
@@ -131,7 +132,13 @@ RDK_DEVICE void compare(const OverlapLaunch& launch, int64_t index,
     if (draft.dynamic_size > 0) add_dynamic_columns(draft, max, base, q);
 #pragma unroll
     for (int j = 0; j < kTokens; ++j) q[j] *= row->reciprocal;
-    add_priors(affinity, row->stats, base, size, q);
+    float prior[kTokens];
+#pragma unroll 1
+    for (int r = 0; r < rank; ++r) {
+      load_tokens(affinity.prior + r * affinity.target_size, base, size, prior);
+#pragma unroll
+      for (int j = 0; j < kTokens; ++j) q[j] += row->stats[2 + r] * prior[j];
+    }
     unsigned bits = 0;
 #pragma unroll
     for (int j = 0; j < kTokens; ++j) {
@@ -146,8 +153,7 @@ RDK_DEVICE void compare(const OverlapLaunch& launch, int64_t index,
     }
 #pragma unroll
     for (int r = 0; r < kMaxRank; ++r) {
-      if (r >= static_cast<int>(affinity.rank)) continue;
-      float prior[kTokens];
+      if (r >= rank) continue;
       load_tokens(affinity.prior + r * affinity.target_size, base, size, prior);
 #pragma unroll
       for (int j = 0; j < kTokens; ++j) {

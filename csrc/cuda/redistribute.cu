@@ -55,6 +55,7 @@ RDK_DEVICE void write_tile(const RedistributeLaunch& launch, const Tile& tile,
                            const GroupRow* group) {
   const RedistributeParams& params = launch.params;
   const AffinityColumns& affinity = params.affinity;
+  const int rank = static_cast<int>(affinity.rank);
   const int stride = static_cast<int>(launch.weights_stride());
   const bool has_dynamic = !C::kPlain && params.draft.dynamic_size > 0;
   const bool shared_weights = !C::kPlain && launch.shared_weights;
@@ -95,7 +96,13 @@ RDK_DEVICE void write_tile(const RedistributeLaunch& launch, const Tile& tile,
       }
       const float total = row.stats[1];
       divide(q, total, row.reciprocal);
-      add_priors(affinity, row.stats, base, tile.end, q);
+#pragma unroll 1
+      for (int r = 0; r < rank; ++r) {
+        float prior[kTokens];
+        load_tokens(affinity.prior + r * affinity.target_size, base, tile.end, prior);
+#pragma unroll
+        for (int j = 0; j < kTokens; ++j) q[j] += row.stats[2 + r] * prior[j];
+      }
       store_tokens(q, base, tile.end, out);
     }
   }

@@ -56,8 +56,10 @@ RDK_DEVICE DraftRow<T, C> draft_row(const RedistributeLaunch& launch, int64_t ro
 
 template <typename C>
 RDK_DEVICE RowLimits<C> limits_of(const RedistributeLaunch& launch, int64_t row) {
-  const RedistributeParams& params = launch.params;
-  return {params.truncation, row, params.draft, params.temperature[row]};
+  const DraftColumns& columns = launch.params.draft;
+  return {launch.params.truncation, row,
+          static_cast<int>(columns.draft_size + columns.dynamic_size),
+          launch.params.temperature[row]};
 }
 
 // Where a row of the group is cut, once that is known.
