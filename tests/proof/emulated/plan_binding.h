@@ -95,6 +95,7 @@ inline void bind_plans(pybind11::module_& module) {
         rdk::VerifyTreeLaunch launch{};
         launch.params.sequences.count = sequences;
         launch.params.target.size = target_size;
+        launch.params.affinity.target_size = target_size;
         launch.params.draft_rows.index = drawn ? &row : nullptr;
         launch.params.method = by_block ? rdk::Method::kBlock : rdk::Method::kToken;
         return planned(machine, &launch);
