@@ -19,9 +19,11 @@ from .acceptance import (
 )
 from .chart import source_of
 from .engines import engine_table
-from .results import ROOT, Link
+from .results import RESULTS, ROOT, Link
 from .served import served_table
 from .times import (
+    PREDICTED,
+    bounds_table,
     decoding_table,
     demo_table,
     gain_on_cpu_table,
@@ -39,8 +41,9 @@ CHART = ROOT / "docs" / "gain.png"
 
 
 def pages() -> list[Path]:
-    """The documents, README first."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    """The documents, README first, and a page beside results that no benchmark writes."""
+    documents = sorted((ROOT / "docs").glob("*.md"))
+    return [ROOT / "README.md", *documents, ROOT / RESULTS / f"{PREDICTED}.md"]
 
 
 TABLES: dict[str, Callable[[Link], str]] = {
@@ -52,6 +55,7 @@ TABLES: dict[str, Callable[[Link], str]] = {
     "operators": operators_table,
     "operators on a GPU": gpu_table,
     "kernels as predicted": predictions_table,
+    "kernels that miss their aim": bounds_table,
     "a step on the host": host_table,
     "chains and trees": trees_table,
     "screens": screens_table,

@@ -190,40 +190,39 @@ def predictions_table(link: Link) -> str:
     }
     lines = []
     for row in found["rows"]:
-        own = measured.get(tuple(row[name] for name in key))
-        if own is None or row["batch"] not in (1, 64):
+        if row["batch"] not in (1, 64):
             continue
+        own = measured.get(tuple(row[name] for name in key))
+        times = [row["measured_kernels_us"], row["kernels_us"]]
         lines.append(
             [
                 row["operator"],
                 f"{row['batch']}",
                 row["acceptance"] or "",
-                *map(figure, (own["median_us"], row["measured_kernels_us"], row["kernels_us"])),
+                "" if own is None else figure(own["median_us"]),
+                *("" if time is None else figure(time) for time in times),
+                "" if own is None else figure(own["floor_us"]),
             ]
         )
-    titles = ["", "batch", "acceptance", "measured", "predicted of it", "predicted now"]
+    titles = ["", "batch", "acceptance", "measured", "predicted of it", "predicted now", "floor"]
     return "\n\n".join(
         [
             paragraph(
                 f"Microseconds with the launch on an {found['device_name']}, caches cold,",
-                f"{size(found)}, five drafts, at commit {found['commit'][:7]} and later",
-                f'({link("data", f"{RESULTS}/{PREDICTED}.json")}). **Nothing under "predicted',
-                "now\" has been measured:** a simulator outside of this repository executes nvcc's",
+                f"{size(found)}, five drafts, trees of eight nodes, names of 256 ids and 64",
+                f"successors in 128 columns, at commit {found['commit'][:7]} and later",
+                f"({link('what bounds them', f'{RESULTS}/{PREDICTED}.md')},",
+                f'{link("data", f"{RESULTS}/{PREDICTED}.json")}). **Nothing under "predicted now"',
+                "has been measured:** a simulator outside of this repository executes nvcc's",
                 "machine code by the cycle. Compare its predictions of the measured kernels:",
             ),
             table(titles, lines, "lrlr"),
-            paragraph(
-                "Rows that miss by more than half a microsecond what was aimed at, and what the",
-                "kernel's critical path waits for in the same simulator: code that is in no cache,",
-                "loads (latency), instructions before it (issue) or of other warps (slots):",
-            ),
-            missed_table(found["rows"]),
         ]
     )
 
 
-def missed_table(rows: Sequence[Row]) -> str:
-    """What bounds the predicted rows that say so."""
+def bounds_table(link: Link) -> str:
+    """profiling/results/predictions/h200.md"""
     titles = ["", "batch", "acceptance", "aim", "predicted", "µs of it", "bound by"]
     lines = [
         [
@@ -235,10 +234,20 @@ def missed_table(rows: Sequence[Row]) -> str:
             ", ".join(f"{why} {figure(time)}" for why, time in row.get("path_us", {}).items()),
             row["bound_by"],
         ]
-        for row in rows
+        for row in content(f"{PREDICTED}.json")["rows"]
         if "bound_by" in row
     ]
-    return table(titles, lines, "lrlrrll")
+    return "\n\n".join(
+        [
+            paragraph(
+                "The rows that miss by more than half a microsecond what was aimed at",
+                f"({link('all rows', 'docs/benchmarks.md#kernels-as-predicted')}), and what the",
+                "kernel's critical path waits for in the same simulator: code that is in no cache,",
+                "loads (latency), instructions before it (issue) or of other warps (slots):",
+            ),
+            table(titles, lines, "lrlrrll"),
+        ]
+    )
 
 
 def host_table(link: Link) -> str:
