@@ -178,22 +178,26 @@ def test_a_greedy_tie_between_lanes_and_chunks_goes_to_the_lower_column(
 
 
 @pytest.mark.not_on("small-batches")
-def test_a_token_of_the_smallest_mass_can_be_drawn() -> None:
-    """A mass of 2^-32 is drawn by the last random word and only by it."""
-    affinity = Affinity.from_rows([{0: 2.0**32 - 1, 1: 1.0}], target_size=2)
-    cdf = affinity.row_cdf
-    assert cdf.tolist() == [2**32 - 1, 2**32]
+@pytest.mark.parametrize("entries", [2, 40])
+def test_a_token_of_the_smallest_mass_can_be_drawn(entries: int) -> None:
+    """A mass of 2^-32 is drawn by the last random word and only by it.
+
+    Kernels search rows of 32 entries and more in another way.
+    """
+    row = {**dict.fromkeys(range(entries - 2), 1.0), entries - 2: 2.0**32, entries - 1: 1.0}
+    affinity = Affinity.from_rows([row], target_size=entries)
     rows = 20_000
     seeds, zeros = torch.arange(rows), torch.zeros(rows, dtype=torch.int64)
     words = reference.philox(seeds, zeros, reference.DRAFT, 0)[2]
-    # Move the boundary to the largest word that occurs, so that one row in 20,000 draws token 1.
-    moved = cdf.clone()
-    moved[0] = int(words.max())
+    # Move the boundary to the largest word that occurs, so that one row in 20,000 draws the last.
+    moved = affinity.row_cdf.clone()
+    assert len(moved) == entries
+    moved[-2] = int(words.max())
     given = list(affinity.by_draft)
     given[3] = moved
     tokens, _ = torch.ops.rdk.draft(torch.zeros(rows, 1), torch.ones(rows), seeds, zeros, *given)
-    assert torch.equal(tokens, (words >= moved[0]).long())
-    assert int(tokens.sum()) == 1
+    assert torch.equal(tokens, torch.searchsorted(moved, words, right=True))
+    assert int((tokens == entries - 1).sum()) == 1
 
 
 # -------------------------------------------------------------------------------------- division
