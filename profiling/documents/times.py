@@ -223,7 +223,7 @@ def predictions_table(link: Link) -> str:
 
 
 def missed_table(rows: Sequence[Row]) -> str:
-    """What bounds the predicted rows that say so."""
+    """Say what bounds the predicted rows, of those that know it."""
     titles = ["", "batch", "acceptance", "aim", "predicted", "µs of it", "bound by"]
     lines = [
         [

@@ -24,7 +24,7 @@ TENSORS = (*_TABLE, *_SCREEN, _BIAS)
 """Names of all tensors that a description may come with."""
 
 _KINDS = {"recent": {"window"}, "successors": set(), "screened": set(), "combined": {"sources"}}
-"""What is said of a source of each kind beside its kind and width."""
+"""Facts of a source of each kind beside its kind and width."""
 
 
 def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], dict[str, Tensor]]:
