@@ -2,7 +2,7 @@
 
 `python -m studies.lifted_rows --full DIR --published DIR --work DIR` takes two drafters of one
 target by the same recipe, for example `python -m examples.eagle3.demo` with and without `--kept`.
-What is calibrated stays in `--work`, and the same command goes on from there.
+Calibrated drafters stay in `--work`, and the same command goes on from there.
 The first has all tokens. The second stands for a published one: nobody has the rows of the tokens
 that it was trained without. It is calibrated on source code, as `python -m rdk_cuda calibrate`
 does. Acceptance is exact, `sum_x min(p, q)`, at all places of a draft, on modules that neither

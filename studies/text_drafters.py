@@ -68,7 +68,7 @@ class Model:
 
 
 Counted = Counter[str]
-"""What a way did; `first` and `first_accepted` are of the first drafts of each pass."""
+"""Counts of what a way did; `first` and `first_accepted` are of the first drafts of each pass."""
 Way = Callable[[list[list[int]], float, int, int], Counted]
 """Continues prompts at a temperature by a number of tokens, with seeds from one on."""
 

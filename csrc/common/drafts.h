@@ -5,11 +5,11 @@
 
 namespace rdk {
 
-// What q a draft has: 0 everywhere, 1 at the draft, or that of a row.
+// The q of a draft: 0 everywhere, 1 at the draft, or that of a row.
 enum class DraftKind : int32_t { kUnusable, kOneHot, kRow };
 
-// What the arguments alone say. A row may still turn out to have no distribution. The temperature
-// is read where it decides, which leaves kernels the load for later.
+// By the arguments alone: a row may still turn out to have no distribution. The temperature is read
+// where it decides, which leaves kernels the load for later.
 RDK_HOST_DEVICE DraftKind kind_of_draft(const VerifyParams& params, int64_t token, int row,
                                         const float& temperature) {
   if (token < 0 || token >= params.affinity.target_size) return DraftKind::kUnusable;

@@ -139,7 +139,7 @@ static int64_t splits_in(const Machine& machine, const VerifyLaunch& launch) {
       VerifyLaunch::kBlocks * machine.multiprocessors, sequences);
 }
 
-// What both that judge drafts keep of every step, once it is known how many steps they keep.
+// Adds what both operators that judge drafts keep of every step; `slots` says of how many.
 template <typename Launch>
 static void add_sums(bool has_drafter, Launch* launch, Workspace* workspace) {
   const VerifyParams& params = launch->params;

@@ -1,8 +1,8 @@
 """Modules of vLLM's wheel, importable on a machine that has torch and Triton and no vLLM.
 
 `python -m profiling.peers.carried WHEEL` takes them out, into build/engines, 200 KB for the wheel's
-hundreds of megabytes. What they import beside each other and Triton is a stand-in there: good for
-kernels and what calls them, and for nothing else.
+hundreds of megabytes. Their other imports, beside each other and Triton, are stand-ins there: good
+for kernels and what calls them, and for nothing else.
 """
 
 from __future__ import annotations

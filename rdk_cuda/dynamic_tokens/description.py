@@ -23,6 +23,9 @@ _BIAS = "screen.bias"  # which a screen may have
 TENSORS = (*_TABLE, *_SCREEN, _BIAS)
 """Names of all tensors that a description may come with."""
 
+_KINDS = {"recent": {"window"}, "successors": set(), "screened": set(), "combined": {"sources"}}
+"""Facts of a source of each kind beside its kind and width."""
+
 
 def described(source: object, vocabulary: Vocabulary) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Describe a source as plain data, and name the tensors that belong to it."""
@@ -75,6 +78,13 @@ def source_of(
     """
     kind, size = said["kind"], vocabulary.target_size
     width = _count(said, "width", size)  # it decides how much memory a lookup takes
+    if kind not in _KINDS:
+        raise ValueError(f"dynamic_tokens has the kind {kind!r}, which this rdk_cuda does not know")
+    if unknown := sorted(said.keys() - {"kind", "width"} - _KINDS[kind]):
+        raise ValueError(
+            f"dynamic_tokens of kind {kind} has {unknown[0]!r}, which this rdk_cuda does not know; "
+            "calibrate again"
+        )
     if kind == "recent":
         window = _count(said, "window", 1 << 30)
         return RecentTokens(vocabulary, width, window, device=device)
@@ -87,8 +97,6 @@ def source_of(
             raise ValueError("the screen is of other tokens than the drafter's pruned ones")
         own: dict[str, Any] = {field: tensors[name] for name, field in _SCREEN.items()}
         return ScreenedTokens(**own, bias=tensors.get(_BIAS), width=width).to(device)
-    if kind != "successors":
-        raise ValueError(f"dynamic_tokens has the kind {kind!r}, which this rdk_cuda does not know")
     table = SuccessorTable(**{field: tensors[name] for name, field in _TABLE.items()}, width=width)
     if table.offsets.numel() != size + 1:
         raise ValueError(

@@ -168,6 +168,10 @@ def source(**changes: Any) -> dict[str, str]:
     return {"dynamic_tokens": json.dumps({"kind": "recent", "width": 2, "window": 3} | changes)}
 
 
+def combined(**changes: Any) -> dict[str, str]:
+    return {"dynamic_tokens": json.dumps({"kind": "combined", "width": 2} | changes)}
+
+
 SCREEN = {
     f"screen__{name}": getattr(screen(), name).contiguous()
     for name in ("tokens", "left", "scale", "bias", "right")
@@ -216,9 +220,11 @@ DAMAGES: list[tuple[dict[str, Any], str]] = [
     (source(width=True), "width is True; needs"),
     (source(window="3"), "window is '3'; needs"),
     (source(kind="magic"), "the kind 'magic', which this rdk_cuda does not know"),
-    (source(kind="combined"), ": lacks 'sources'"),
-    (source(kind="combined", sources=[]), "number of sources is 0"),
-    (source(kind="combined", sources=3), "not iterable"),
+    (source(bonus=2.0), "of kind recent has 'bonus', which this rdk_cuda does not know; calibrate"),
+    (SCREENED | {"dynamic_tokens": said(candidates=4)}, "of kind screened has 'candidates', which"),
+    (combined(), ": lacks 'sources'"),
+    (combined(sources=[]), "number of sources is 0"),
+    (combined(sources=3), "not iterable"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -87,6 +88,14 @@ def test_every_method_says_how_it_was_tuned(honest: Pruning, name: str) -> None:
         assert (method.name, method.keep) == (name, KEPT / V)
         tuned = TUNED[name] if temperature else f"{TUNED[name]}|{GREEDY}"
         assert re.fullmatch(tuned, method.tuned), method.tuned
+
+
+def test_virtual_tokens_that_only_hurt_are_said_to_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{Pruning.__module__}.calibrate_offset", lambda *given: -math.inf)
+    pruning = Pruning(material(PAIR), KEPT_TOKENS, OPTIONS)
+    method = pruning.method(VIRTUAL, 0.7)
+    assert method.tuned == "off"
+    assert method.drafter is pruning.plain
 
 
 def test_the_full_drafter_is_its_softmax_and_better_than_a_pruned_one(honest: Pruning) -> None:

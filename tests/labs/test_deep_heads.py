@@ -51,6 +51,12 @@ def test_every_layer_of_a_head_is_read(tmp_path: Path) -> None:
         assert torch.equal(attention, own.decoder.layers[0].self_attn.q_proj.weight)
 
 
+def test_a_layer_of_several_blocks_is_one(tmp_path: Path) -> None:
+    target = make("nemotron_h")
+    publish(tmp_path, target, head_of(target), name="nemotron_h")
+    assert len(read_layers(tmp_path, target)) == 1
+
+
 class CheckedDeep(DeepMtpDrafter):
     """Compares each row of logits with the library's own network, that reads all at once."""
 

@@ -68,7 +68,7 @@ def sample_draft(
 
 
 class Settings(NamedTuple):
-    """What is the same in all steps of a request: `[num_reqs]` each.
+    """Settings that a request has in all of its steps: `[num_reqs]` each.
 
     Attributes:
         temperature: float32. seeds: int64.

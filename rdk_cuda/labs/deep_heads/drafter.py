@@ -27,10 +27,11 @@ def read_layers(directory: str | PathLike[str], target: Any) -> list[MtpNetwork]
     """
     folder, networks = Path(directory), [read_mtp(directory, target)]
     family, layers = networks[0].family, networks[0].target_layers
-    text, names = networks[0].decoder.config, set(map(family.own_name, tensor_names(folder)))
-    while any(
-        name.startswith(names_of(family, layers, text, len(networks))["layer"]) for name in names
-    ):
+    text, names = networks[0].decoder.config, list(map(family.own_name, tensor_names(folder)))
+    while not family.blocks:  # whose head is one layer
+        begin = names_of(family, layers, text, len(networks))["layer"]
+        if not any(name.startswith(begin) for name in names):
+            break
         networks.append(read_layer(folder, target, len(networks)))
     return networks
 

@@ -263,7 +263,7 @@ def _dynamic(pruning: Pruning, temperature: float) -> Built:
 
 def _virtual(pruning: Pruning, temperature: float) -> Built:
     drafter = pruning.virtual(temperature, dynamic=False)
-    return drafter, described(drafter)
+    return drafter, "off" if drafter is pruning.plain else described(drafter)
 
 
 def _recommended(pruning: Pruning, temperature: float) -> Built:

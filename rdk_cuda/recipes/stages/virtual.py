@@ -97,7 +97,7 @@ def _best_offset(known: VirtualMasses) -> float:
 
 
 class VirtualMasses(NamedTuple):
-    """What samples accept for any offset o of the virtual tokens' biases.
+    """The acceptance of samples for any offset o of the virtual tokens' biases.
 
     Scale a sample so that its kept and dynamic columns have mass 1 together. Of that a target token
     has f(x), and of the virtual tokens' mass V the share v(x):
