@@ -80,7 +80,7 @@ def test_the_offset_is_as_good_as_a_grid_search_with_the_operators(temperature, 
 
 
 def test_virtual_tokens_are_on_only_where_they_help_on_other_documents():
-    """Two documents of three have a target that never says what they stand for."""
+    """In the document that is held out, the target never says what they stand for."""
     kept, samples = tiny.vocabulary(), tiny.samples(60, documents=3)
     drafter = _drafter(samples)
     logits = torch.empty(len(samples), tiny.V_T)
