@@ -195,6 +195,12 @@ def test_the_python_layer_draws_level_by_level_and_walks_as_the_operator() -> No
     second = rdk_cuda.draft(
         rows[:, 1:], affinity, after=first, ahead=1, branches=torch.tensor([[1, 2]] * batch)
     )
+    own = torch.full((batch, 2), 0.9), first.step_keys[:, None].repeat(1, 2)
+    branches = torch.tensor([[1, 2]] * batch).int()
+    again = torch.ops.rdk.draft(
+        rows[:, 1:], *own, torch.full((batch, 2), 7 + 1), *affinity.by_draft, branches=branches
+    )
+    assert torch.equal(second.tokens, again[0])
     fixed = torch.full((batch, 1), 3)
     drawn = torch.cat([first.tokens, second.tokens], 1)
     tokens = torch.cat([fixed, drawn[:, :1], fixed, drawn[:, 1:2], fixed, drawn[:, 2:]], 1)
