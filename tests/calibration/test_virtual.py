@@ -11,7 +11,7 @@ import torch
 from rdk_cuda import RecentTokens
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.recipes.choose import sampled_acceptance
-from rdk_cuda.recipes.recording import Samples, held_out_rows
+from rdk_cuda.recipes.recording import Samples, at_most, held_out_rows
 from rdk_cuda.recipes.stages.virtual import (
     VirtualMasses,
     calibrate_offset,
@@ -77,6 +77,12 @@ def test_the_offset_is_as_good_as_a_grid_search_with_the_operators(temperature, 
     rates = [_rate(samples, with_offset(drafter, one), temperature) for one in grid]
     assert ours >= max(rates) - 1e-5
     assert ours > _rate(samples, drafter, temperature) + 1e-3  # it matters
+
+
+def test_of_many_samples_some_are_used_from_first_to_last():
+    samples = tiny.samples(60, documents=3)
+    assert at_most(samples, 60) is samples
+    assert torch.equal(at_most(samples, 7).hidden, samples.hidden[[0, 8, 17, 25, 34, 42, 51]])
 
 
 def test_virtual_tokens_are_on_only_where_they_help_on_other_documents():
