@@ -70,6 +70,25 @@ def test_it_goes_on_when_other_windows_are_read_together(
     assert_same_bits(recorded(**again), whole)
 
 
+def test_no_sums_stand_without_their_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is interrupted between the two files of a batch."""
+    state, rename = tmp_path / "state", os.replace
+
+    def replace(beside: Path, path: Path) -> None:
+        if path.name == "samples-00003.safetensors":
+            raise KeyboardInterrupt
+        rename(beside, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", replace)
+        with pytest.raises(KeyboardInterrupt):
+            recorded(samples=20, state=state)
+    recording = recorded(model=_reads_before_stopping(READS - 3), samples=20, state=state)
+    assert_same_bits(recording, recorded(samples=20))
+
+
 PROGRAM = """
 import os, sys, time
 from tests.calibration.bigram_recordings import read, recorded

@@ -11,7 +11,7 @@ import torch
 from rdk_cuda import RecentTokens
 from rdk_cuda.drafter import PrunedDrafter
 from rdk_cuda.recipes.choose import sampled_acceptance
-from rdk_cuda.recipes.recording import Samples, held_out_rows
+from rdk_cuda.recipes.recording import Samples, at_most, held_out_rows
 from rdk_cuda.recipes.stages.virtual import (
     VirtualMasses,
     calibrate_offset,
@@ -79,8 +79,14 @@ def test_the_offset_is_as_good_as_a_grid_search_with_the_operators(temperature, 
     assert ours > _rate(samples, drafter, temperature) + 1e-3  # it matters
 
 
+def test_of_many_samples_some_are_used_from_first_to_last():
+    samples = tiny.samples(60, documents=3)
+    assert at_most(samples, 60) is samples
+    assert torch.equal(at_most(samples, 7).hidden, samples.hidden[[0, 8, 17, 25, 34, 42, 51]])
+
+
 def test_virtual_tokens_are_on_only_where_they_help_on_other_documents():
-    """Two documents of three have a target that never says what they stand for."""
+    """In the document that is held out, the target never says what they stand for."""
     kept, samples = tiny.vocabulary(), tiny.samples(60, documents=3)
     drafter = _drafter(samples)
     logits = torch.empty(len(samples), tiny.V_T)

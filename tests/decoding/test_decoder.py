@@ -51,6 +51,18 @@ def test_temperature_zero_is_greedy_decoding_of_the_target_also_with_ties(
     assert result.statistics.resampled > 0
 
 
+def test_what_has_ended_leaves_the_caches_of_both_models() -> None:
+    made, held = decoder(), list[list[int]]()
+
+    def look(row: int, *_: Any) -> None:
+        if row == 1:
+            held.append([model.lengths[0] for model in (made.target, made.drafter)])  # type: ignore[union-attr]
+
+    made.generate(PROMPTS[:2], max_new_tokens=[1, 20], seeds=1, on_tokens=look)
+    assert len(held) > 3
+    assert held[1:] == [[0, 0]] * (len(held) - 1)
+
+
 def test_seeds_repeat_and_are_not_shared() -> None:
     def draw(seeds: Any) -> list[list[int]]:
         return decoder().generate([[1]] * 3, max_new_tokens=20, seeds=seeds).tokens

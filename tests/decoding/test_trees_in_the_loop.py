@@ -63,8 +63,12 @@ def test_processors_are_asked_about_each_branch(make: Any) -> None:
         assert sum(result.statistics.accepted) > 0
         return result.tokens
 
+    def asked(sequences: Sequence[Continuation], logits: Tensor) -> Tensor:
+        assert all(min(s.context) >= 0 for s in sequences)  # nothing below an unused node
+        return process(sequences, logits)
+
     changed = generated(TableModel(no_repeats(TARGET.table), SIZE), None)
-    assert generated(TARGET, process) == changed != generated(TARGET, stale)
+    assert generated(TARGET, asked) == changed != generated(TARGET, stale)
 
 
 class Deep(Proposer):
@@ -111,6 +115,8 @@ def test_kinds_tell_a_rejected_tree_from_one_that_ended() -> None:
     assert kinds.count("resampled") == statistics.resampled
     assert kinds.count("bonus") == statistics.bonus
     assert sum(statistics.accepted) + statistics.resampled + statistics.bonus == 40
+    found = decoder(RandomTrees()).generate(PROMPTS, max_new_tokens=40, seeds=1).statistics
+    assert sum(found.drafted) - sum(found.accepted) == found.resampled > 0
 
 
 AFFINITY_OF_ALL = rdk_cuda.Affinity.intersection(rdk_cuda.Vocabulary.identity(SIZE))

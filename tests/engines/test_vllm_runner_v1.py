@@ -148,6 +148,32 @@ def test_the_log_says_on_shards_only_where_logits_stay_there_and_names_the_targe
     assert f"drafts with {tmp_path}, calibrated for T: 8 of" in worker._described()
 
 
+def test_what_a_step_or_the_context_has_no_room_for_was_cut_by_no_grammar() -> None:
+    requests = drafted().requests
+    requests.runner.input_batch.req_ids = ["0", "1"]
+    requests.begin_step({"0": 1, "1": 1}, has_grammar=True)
+
+    def found(**limits: int) -> list[int]:
+        vars(requests).update(limits)
+        return requests.forbidden_drafts([0, 1], [0, 0], np.array([7, 62]))
+
+    assert found() == [0, 1]
+    assert found(max_scheduled=2) == [0]
+    assert found(max_scheduled=9, longest_prefill=1) == []
+    requests.runner.max_model_len = 63
+    assert found(longest_prefill=0) == [0]
+
+
+def test_a_row_of_nan_gives_some_token() -> None:
+    sampler, ones = drafted(), torch.ones(2)
+    sampler.requests.runner.input_batch.req_ids = ["0", "1"]
+    sampler.requests.begin_step({"0": 1, "1": 1}, has_grammar=False)
+    rows = Processed(torch.stack([torch.full((8,), torch.nan), MASKED]), ones)
+    tokens = sampler._verified(rows, [0, 0], torch.zeros(0).int(), ones, np.full(2, 7))
+    assert tokens[0].tolist() == [0]
+    assert tokens[1, 0] > 1
+
+
 def test_what_was_drafted_is_verified_once_or_never() -> None:
     """A step that does not draft, as where the context of the drafter is full, leaves nothing."""
     sampler = drafted()

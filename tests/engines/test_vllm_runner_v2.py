@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -118,6 +119,15 @@ def test_ranks_that_verify_their_own_requests_decide_what_one_rank_does(
     assert torch.equal(together(rows), whole)
     assert counters.read()["accepted_tokens.head"] == 2 * expected
     assert not torch.equal(together(rows.roll(2, 0)), whole)  # a control: others' rows
+
+
+def test_what_is_put_back_was_drawn_masked_and_compared() -> None:
+    sampler = TokenSampler(None, Mock(), "token")
+    logits = torch.zeros(5, 4)
+    logits[[0, 2, 3], [2, 2, 0]] = -torch.inf
+    drawn, judged = torch.tensor([0, 2, 2, 2, -1]), torch.tensor([0, -1, -1, -1, -1])
+    compared = torch.tensor([True, True, True, False, True])
+    assert sampler._put_back(logits, drawn, judged, compared).tolist() == [0, 2, -1, -1, -1]
 
 
 def test_a_step_with_other_rows_than_its_drafts_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from itertools import pairwise
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,18 @@ def test_greedy_output_of_a_padded_batch_is_the_library_s_own(options: dict[str,
     assert statistics.resampled > 0
 
 
+def starts_alike(one: list[int], other: list[int]) -> bool:
+    return all(map(eq, one, other))
+
+
 class Language(LogitsProcessor, StoppingCriteria):
     """Knows what it has allowed itself, and what follows an end, behind prompts of 17 tokens."""
 
+    def __init__(self) -> None:
+        self.seen = list[list[int]]()
+
     def __call__(self, input_ids: Tensor, scores: Tensor | None) -> Tensor:
+        self.seen += input_ids.tolist()
         for row in input_ids[:, 16:].tolist():
             own = row[: row.index(PAD, 1)] if PAD in row[1:] else row
             assert all((a + b) % 2 for a, b in pairwise(own))
@@ -129,6 +138,8 @@ def test_rows_that_have_not_come_so_far_are_never_shown_with_what_they_have_not_
     )
     assert torch.equal(ours, expected)
     assert generate.statistics.resampled > 0
+    written = ours.tolist()
+    assert all(any(starts_alike(seen, row) for row in written) for seen in language.seen)
 
 
 @pytest.mark.parametrize("options", [{}, {"do_sample": True, "num_return_sequences": 2}])

@@ -19,6 +19,7 @@ from torch import Tensor
 
 pytest.importorskip("transformers", minversion="5.0")
 from transformers import LogitsProcessorList
+from transformers.generation import MinPLogitsWarper
 
 from rdk_cuda import Affinity, Vocabulary
 from rdk_cuda.functional import Method
@@ -160,3 +161,11 @@ def test_control_a_temperature_behind_the_warpers_is_caught(
 
     monkeypatch.setattr(integration, "sampling_of", reordered)
     assert p_value(samples(TRUNCATED), TRUNCATED) < CAUGHT
+
+
+def test_a_warper_that_keeps_tokens_on_other_grounds_is_called() -> None:
+    options: dict[str, Any] = {"do_sample": True, "keep": False, "truncates": True}
+    for kept in (1, 2):
+        warper = MinPLogitsWarper(0.1, min_tokens_to_keep=kept)
+        found = integration.sampling_of([warper], **options)
+        assert (found.min_p, found.processors) == ((0.1, None) if kept == 1 else (None, [warper]))

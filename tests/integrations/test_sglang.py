@@ -89,7 +89,19 @@ def test_places_are_those_of_retrieve_index_and_others_are_not_written() -> None
     index[1], index[2] = 10**6, -7
     expected = running.expected()
     expected[1] = expected[2] = []
-    assert tokens_of(verified_of(running, retrieve_index=index)) == expected
+    verified = verified_of(running, retrieve_index=index)
+    assert tokens_of(verified) == expected
+    decided = verified.accept_index[verified.accept_index >= 0].long()
+    assert not verified.predict.index_fill(0, decided, 0).any()
+
+
+def test_a_batch_may_be_empty() -> None:
+    arena = Running(REQUESTS).arena
+    none = torch.zeros(0, dtype=torch.int64)
+    rows, logits = none.view(0, K + 1), torch.zeros(0, arena.affinity.target_size)
+    given = logits, rows, rows, none, torch.zeros(0, 1), none, none
+    verified = verify_chain(*given, arena, req_pool_indices=none)
+    assert [list(tensor.shape) for tensor in verified] == [[0], [0, K + 1], [0]]
 
 
 def test_a_target_row_without_distribution_gives_no_token() -> None:

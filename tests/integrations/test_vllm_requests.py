@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from rdk_cuda import RecentTokens, SuccessorTable, Vocabulary
+from rdk_cuda import CombinedTokens, RecentTokens, SuccessorTable, Vocabulary
 from rdk_cuda.dynamic_tokens import recent_and_successors, window_of
 from studies.vllm_bookkeeping import Running
 
@@ -28,6 +28,7 @@ def test_what_sources_offer_is_what_they_offer_for_whole_sequences(context: int)
         RecentTokens(vocabulary, width=64, window=32),
         table,
         recent_and_successors(vocabulary, table, width=48, recent=32, window=100),
+        CombinedTokens([RecentTokens(vocabulary, 9, n) for n in (5, 70)], vocabulary, width=64),
     ):
         window = window_of(source)
         for drafted, contexts in enumerate(running.step(window)):

@@ -19,6 +19,7 @@ from torch import Tensor
 from rdk_cuda._ops.contract import IDS, LOGITS, OPERATORS, Argument, sizes_of
 from tests.devices import MACHINES
 from tests.proof.fuzz import calls, changes
+from tests.proof.fuzz.agreement import COMPARED_ALWAYS, comparable
 from tests.proof.fuzz.judge import refusals
 from tests.proof.fuzz.promises import owned
 from tests.proof.fuzz.worker import FailureError, run, try_call
@@ -56,6 +57,13 @@ def assert_as_promised(operator: str, indices: range) -> None:
 @pytest.mark.parametrize("operator", EVERY)
 def test_any_call_is_refused_by_name_or_served_as_promised(operator: str, device: str) -> None:
     assert_as_promised(operator, many(device, 200))
+
+
+@pytest.mark.parametrize("operator", EVERY)
+def test_many_of_these_calls_are_compared_with_the_reference(operator: str) -> None:
+    given = [call.arguments for call in served(operator, range(60))]
+    compared = [comparable(operator, each, sizes_of(operator, each)) for each in given]
+    assert operator in COMPARED_ALWAYS or sum(compared) > len(given) / 5
 
 
 @pytest.mark.ci

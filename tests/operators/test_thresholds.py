@@ -135,6 +135,16 @@ def test_masses_are_those_of_the_contract_to_the_last_unit() -> None:
 
 @pytest.mark.fast_in_the_emulator
 @pytest.mark.usefixtures("device")
+def test_a_share_between_two_masses_is_rounded_up() -> None:
+    """Of 2^40 and 2^16 + 1, all but 2^-24 is 2^40 and 0.996."""
+    values = torch.linspace(-16.6356, -16.6355, 100)
+    least = values[truncation.masses(values) == 2**16 + 1][0]
+    z, top_p = torch.stack([torch.tensor(0.0), least])[None], torch.tensor([1 - 2.0**-24])
+    assert thresholds(z, top_p=top_p) == expected(z, top_p) == least
+
+
+@pytest.mark.fast_in_the_emulator
+@pytest.mark.usefixtures("device")
 def test_the_lowest_numbers_are_told_apart() -> None:
     lowest = torch.finfo(torch.float32).min
     values = [0.0, lowest * 0.999, lowest * 0.9999, lowest, -math.inf, -math.inf]

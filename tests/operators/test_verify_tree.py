@@ -165,10 +165,12 @@ def test_the_python_layer_is_the_operator_on_a_batch() -> None:
         positions=positions,
     )
     assert all(map(torch.equal, verified, torch.ops.rdk.verify_tree(*trees.arguments())))
-    # One shape for all; and what does not fit into 32 bits is no parent.
+    # One shape for all; and what does not fit into 32 bits is no parent, also of what is drawn.
+    tokens = trees.tree_token_ids.view(batch, nodes).clone()
+    tokens[:, -1] = verified.tokens[:, 0]
     one = rdk_cuda.verify_tree(
         trees.target_logits.view(batch, nodes + 1, size),
-        trees.tree_token_ids.view(batch, nodes),
+        tokens,
         torch.cat([parents[0, :-1].long(), torch.tensor([2**32 - 1])]),
         0.8,
         seeds=seeds,
@@ -176,6 +178,7 @@ def test_the_python_layer_is_the_operator_on_a_batch() -> None:
         max_depth=2,
     )
     expected = trees.replace(
+        tree_token_ids=tokens.flatten(),
         parents=torch.cat([parents[0, :-1], torch.tensor([-2], dtype=torch.int32)]).repeat(batch),
         max_depth=2,
     )
@@ -192,6 +195,12 @@ def test_the_python_layer_draws_level_by_level_and_walks_as_the_operator() -> No
     second = rdk_cuda.draft(
         rows[:, 1:], affinity, after=first, ahead=1, branches=torch.tensor([[1, 2]] * batch)
     )
+    own = torch.full((batch, 2), 0.9), first.step_keys[:, None].repeat(1, 2)
+    branches = torch.tensor([[1, 2]] * batch).int()
+    again = torch.ops.rdk.draft(
+        rows[:, 1:], *own, torch.full((batch, 2), 7 + 1), *affinity.by_draft, branches=branches
+    )
+    assert torch.equal(second.tokens, again[0])
     fixed = torch.full((batch, 1), 3)
     drawn = torch.cat([first.tokens, second.tokens], 1)
     tokens = torch.cat([fixed, drawn[:, :1], fixed, drawn[:, 1:2], fixed, drawn[:, 2:]], 1)
