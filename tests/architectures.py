@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 import transformers
+from packaging.version import Version
 
 SIZE, CONTEXT, WINDOW = 61, 96, 8
+FROM_5_24 = Version(transformers.__version__) >= Version("5.24")
 SMALL: dict[str, Any] = {
     "vocab_size": SIZE,
     "hidden_size": 32,

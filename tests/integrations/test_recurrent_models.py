@@ -30,7 +30,7 @@ from rdk_cuda.integrations.huggingface.mixers import Pass  # noqa: E402
 from rdk_cuda.integrations.huggingface.recurrent_cache import RecurrentCache  # noqa: E402
 from rdk_cuda.integrations.huggingface.slot_layer import IndexedSlotLayer, SlotLayer  # noqa: E402
 from tests import served_models  # noqa: E402
-from tests.architectures import near, tiny  # noqa: E402
+from tests.architectures import FROM_5_24, near, tiny  # noqa: E402
 from tests.recurrent_models import (  # noqa: E402
     EACH,
     INDEXERS,
@@ -55,7 +55,7 @@ def test_ragged_feeding_and_rollback_equal_fresh_forwards(name: str) -> None:
     without_states = INDEXERS.keys() - {"qwen4_exp_text"} | ROWS.keys()
     assert (wrapped._recurrent is None) == (name in without_states)
     assert (wrapped._cache.layers.by_slots is None) == (name not in ROWS)
-    if wrapped._recurrent and transformers.__version__ >= "5.24":  # others ignored states before
+    if wrapped._recurrent and FROM_5_24:  # others ignored states before
         assert wrapped._recurrent.stepwise == (name in STEPWISE)
         assert wrapped._recurrent.gated == (name not in STEPWISE)
     assert_session_is_exact(model, wrapped, seed=1)
@@ -74,7 +74,7 @@ def test_greedy_tokens_are_those_of_generate(
 ) -> None:
     """Four ragged prompts together and one alone, where 0 to all drafts are accepted."""
     target, expected = HuggingFaceModel(recurrent(name)), truth(name)
-    if transformers.__version__ >= "5.24" and name not in READ_AGAIN:
+    if FROM_5_24 and name not in READ_AGAIN:
         monkeypatch.delattr(Pass, "_read")  # kernels alone run again
     decoder = SpeculativeDecoder(target, proposer=mostly_right(name, trees=trees))
     together = decoder.generate(PROMPTS, max_new_tokens=NEW, temperature=0.0)
@@ -304,7 +304,7 @@ def test_half_precision_is_as_exact_as_attention_is(name: str) -> None:
 )
 def test_models_with_pasts_elsewhere_are_refused(name: str, reason: str) -> None:
     """For their reason, or in older releases because they are wrong behind a rollback."""
-    reason = reason if transformers.__version__ >= "5.24" else "from its plain forward|" + reason
+    reason = reason if FROM_5_24 else "from its plain forward|" + reason
     with pytest.raises((TypeError, ValueError), match=f"HuggingFaceModel: .*({reason})"):
         HuggingFaceModel(recurrent(name))
 

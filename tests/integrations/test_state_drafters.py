@@ -12,7 +12,7 @@ import pytest
 import torch
 from table_model import chi_square, continuations, joint_of, judge_by_another_q
 from torch import Tensor
-from transformers import DynamicCache, __version__
+from transformers import DynamicCache
 
 from rdk_cuda import Affinity, CombinedTokens, RecentTokens, ScreenedTokens, Vocabulary
 from rdk_cuda.decoding import DrafterTree, SpeculativeDecoder, StateDrafter, TreeModel
@@ -22,6 +22,7 @@ from rdk_cuda.integrations.block_drafters import BlockDrafter, read_block_drafte
 from rdk_cuda.integrations.eagle3 import Eagle3Drafter
 from rdk_cuda.integrations.huggingface import Generate, HuggingFaceModel
 from rdk_cuda.integrations.mtp import MtpDrafter
+from tests.architectures import FROM_5_24
 
 from .block_drafters import test_block_drafters as blocks
 from .eagle3 import test_drafter as eagles
@@ -145,7 +146,7 @@ KINDS: dict[str, Callable[[int], Pair]] = {
     "dspark": block("dspark"),
 }
 EACH: list[Any] = list(KINDS)
-if __version__ >= "5.24":  # others know few of the layers
+if FROM_5_24:  # others know few of the layers
     from .mtp.heads import HEADS
 
     FEW = ("qwen3_5_text", "deepseek_v3", "mimo", "nemotron_h")
