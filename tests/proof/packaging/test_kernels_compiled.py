@@ -109,11 +109,15 @@ def test_every_kernel_compiles_without_spills(
 def test_static_shared_memory_is_what_the_launch_headers_say(
     resources: dict[tuple[str, str], Resources],
 ) -> None:
-    """Plans leave so much of a block's limit to it: what an operator's largest kernel has."""
+    """Plans leave so much of a block's limit to it: what an operator's largest kernel has.
+
+    Some architectures need less of it.
+    """
     for entry in nvrtc.kernels().values():
-        for arch in ARCHS:
-            compiled = [resources[name, arch].shared_bytes for name in entry["kernels"]]
-            assert max(compiled) == entry["static_shared_bytes"], (entry["kernels"], arch)
+        compiled = [
+            resources[name, arch].shared_bytes for arch in ARCHS for name in entry["kernels"]
+        ]
+        assert max(compiled) == entry["static_shared_bytes"], entry["kernels"]
 
 
 def test_registers_and_shared_memory_are_the_recorded_ones(
