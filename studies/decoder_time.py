@@ -47,7 +47,7 @@ K = 4
 
 
 class Constant:
-    """A model that says the same everywhere: logits `[batch or 1, places or 1, V]`."""
+    """A model that says the same everywhere: logits `[batch, places, V]`."""
 
     context, device = math.inf, torch.device("cpu")
 
@@ -61,7 +61,7 @@ class Constant:
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
         """As `CausalModel.feed`."""
         self.lengths = [old + len(new) for old, new in zip(self.lengths, tokens, strict=True)]
-        return Output(self.logits[:, : max(keep)].expand(len(tokens), max(keep), -1))
+        return Output(self.logits[:, : max(keep)])  # an `expand` would take the operators' time
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """As `CausalModel.rollback`."""

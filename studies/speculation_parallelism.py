@@ -52,7 +52,7 @@ class Waiting(Constant):
     def feed(self, tokens: Sequence[Sequence[int]], keep: Sequence[int]) -> Output:
         """As `CausalModel.feed`."""
         time.sleep(self.seconds)
-        return super().feed(tokens, keep)
+        return Output(super().feed(tokens, keep).logits.expand(len(tokens), max(keep), -1))
 
 
 def waiting(acceptance: float, seconds: float, drafts: bool) -> Waiting:
